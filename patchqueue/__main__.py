@@ -1,0 +1,147 @@
+"""`python -m patchqueue <command>`: what the nox sessions call."""
+
+import argparse
+import dataclasses
+import errno
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+from patchqueue.apply import apply
+from patchqueue.build import build
+from patchqueue.errors import QueueError
+from patchqueue.export import export
+from patchqueue.fetch import fetch
+from patchqueue.layout import CACHE_VARIABLE, TREES, Layout
+from patchqueue.lint import lint
+from patchqueue.pin import pin
+from patchqueue.pins import MACHINES, TARGETS, Artifact, Pins
+from patchqueue.platforms import Platform
+
+_HERE = Platform.here()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; an error becomes one message and exit status 1."""
+    options = _parser().parse_args(arguments)
+    layout = Layout.of(Path.cwd())
+    try:
+        options.run(layout, options)
+    except QueueError as error:
+        return _fail(str(error))
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        where = error.filename or f"{layout.root} or {layout.cache}"
+        return _fail(
+            f"no space is left on the disk of {where}. Free some (or set {CACHE_VARIABLE} to a "
+            "folder on another disk) and run this again"
+        )
+    return 0
+
+
+def _fail(message: str) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m patchqueue", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="command")
+
+    def command(
+        run: Callable[[Layout, argparse.Namespace], None], name: str
+    ) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=run.__doc__, description=run.__doc__)
+        added.set_defaults(run=run)
+        return added
+
+    release = command(_pin, "pin")
+    release.add_argument("releases", nargs="*", help="as in vllm==0.32.0; else today's pins")
+    files = command(_fetch, "fetch")
+    files.add_argument("--all", action="store_true", help="the donors of every platform")
+    _platform_options(files)
+    command(_apply, "apply")
+    command(_export, "export")
+    command(_lint, "lint")
+    wheels = command(_build, "build")
+    wheels.add_argument("--dist", type=Path, help="the folder to write to; else dist/")
+    _platform_options(wheels)
+    return parser
+
+
+def _platform_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--target", choices=TARGETS, default=_HERE.target)
+    parser.add_argument("--machine", choices=MACHINES, default=_HERE.machine)
+    parser.add_argument("--python", default=_HERE.python, help="of the wheels, as in 3.12")
+
+
+def _pin(layout: Layout, options: argparse.Namespace) -> None:
+    """Write pins.lock for the named releases."""
+    versions = {}
+    if layout.pins.is_file():
+        versions = {name: tree.version for name, tree in Pins.read(layout.pins).trees.items()}
+    versions |= dict(_release(text) for text in options.releases)
+    if missing := [tree for tree in TREES if tree not in versions]:
+        raise QueueError(f"no release is named for {missing[0]}; add {missing[0]}==<version>")
+    pin(layout, versions)
+    print(f"pins.lock: {', '.join(f'{name} {version}' for name, version in versions.items())}")
+
+
+def _release(text: str) -> tuple[str, str]:
+    try:
+        requirement = Requirement(text)
+        ((operator, version),) = [(s.operator, s.version) for s in requirement.specifier]
+    except (InvalidRequirement, ValueError) as error:
+        raise QueueError(f"'{text}' names no release; write it as vllm==0.32.0") from error
+    if operator != "==" or requirement.name not in TREES:
+        raise QueueError(f"'{text}' must be one of {', '.join(TREES)} and '==' a version")
+    return requirement.name, version
+
+
+def _fetch(layout: Layout, options: argparse.Namespace) -> None:
+    """Download the pinned sdists and donor wheels into the cache."""
+    for path in fetch(layout.cache, _wanted(Pins.read(layout.pins), options)):
+        print(path)
+
+
+def _wanted(pins: Pins, options: argparse.Namespace) -> list[Artifact]:
+    sdists = [tree.sdist for tree in pins.trees.values()]
+    if options.all:
+        return [*sdists, *pins.wheels]
+    wanted = dataclasses.astuple(_platform(options))
+    donors = [pins.donor(tree, *wanted) for tree in TREES]
+    return sdists + [donor for donor in donors if donor is not None]
+
+
+def _platform(options: argparse.Namespace) -> Platform:
+    return Platform(options.target, options.machine, options.python)
+
+
+def _apply(layout: Layout, _: argparse.Namespace) -> None:
+    """Make the work trees: pinned sdists with the series applied."""
+    for tree in apply(layout):
+        names = ", ".join(tree.saved()) or "no patches"
+        print(f"{tree.shown}: {tree.pin.name} {tree.pin.version} + {names}")
+
+
+def _export(layout: Layout, _: argparse.Namespace) -> None:
+    """Write the work trees' commits back to patches/ and series."""
+    print("\n".join(export(layout)) or "patches/ and series are up to date")
+
+
+def _lint(layout: Layout, _: argparse.Namespace) -> None:
+    """Check the series, the patches' headers and their bytes."""
+    lint(layout)
+
+
+def _build(layout: Layout, options: argparse.Namespace) -> None:
+    """Write the wheels of the patched trees into dist/."""
+    for wheel in build(layout, _platform(options), options.dist or layout.dist):
+        print(wheel)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""A work tree back to `patches/` and `series`."""
+
+from patchqueue.errors import QueueError
+from patchqueue.layout import TREES, Layout
+from patchqueue.pins import Pins
+from patchqueue.series import Series
+from patchqueue.worktree import WorkTree, formatted
+
+
+def export(layout: Layout) -> list[str]:
+    """Write the commits of every work tree; return the paths that changed.
+
+    Raises:
+        QueueError: a tree is missing, dirty, half-way through a command, or has
+            patches that are not applied. Nothing was written then.
+    """
+    pins = Pins.read(layout.pins)
+    trees = [WorkTree(layout, pins.trees[name]) for name in TREES]
+    stacks = [_stack(tree) for tree in trees]
+    changed: list[str] = []
+    for tree, stack in zip(trees, stacks, strict=True):
+        changed += _write(tree, stack)
+        tree.mark_saved()
+    return changed
+
+
+def _stack(tree: WorkTree) -> dict[str, bytes]:
+    _refuse_unfinished(tree)
+    return formatted(tree.stack())
+
+
+def _refuse_unfinished(tree: WorkTree) -> None:
+    if not tree.exists() or tree.base_tree() != tree.pin.tree_id:
+        raise QueueError(
+            f"{tree.shown} is not a work tree of {tree.pin.name} {tree.pin.version}; "
+            "`nox -s apply` makes it"
+        )
+    if command := tree.in_progress():
+        raise QueueError(
+            f"{tree.shown}: a git {command} is half-way. Finish it with `git -C {tree.shown} "
+            f"{command} --continue`, or give it up with `--abort`, then run this again"
+        )
+    if unapplied := tree.stgit_unapplied():
+        raise QueueError(
+            f"{tree.shown}: {', '.join(unapplied)} not applied, and would be lost from the "
+            f"series. `stg push --all` there, or `stg delete {unapplied[0]}` what is not wanted"
+        )
+    if changes := tree.dirty():
+        raise QueueError(
+            f"{tree.shown} has changes that no commit holds:\n{changes}\nFold them into a patch "
+            "with `stg refresh` (or `git commit --amend`), or drop them with `git stash`"
+        )
+
+
+def _write(tree: WorkTree, stack: dict[str, bytes]) -> list[str]:
+    layout, folder = tree.layout, tree.layout.patches / tree.pin.name
+    changed = []
+    for name, data in stack.items():
+        path = folder / f"{name}.patch"
+        if not path.is_file() or path.read_bytes() != data:
+            folder.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+            changed.append(path)
+    series = Series.read(layout.series)
+    for name in sorted(set(series.names(tree.pin.name)) - set(stack)):
+        stale = folder / f"{name}.patch"
+        stale.unlink(missing_ok=True)
+        changed.append(stale)
+    replaced = series.replaced(tree.pin.name, list(stack))
+    if replaced != series:
+        replaced.write(layout.series)
+        changed.append(layout.series)
+    tree.name_commits(list(stack))
+    return [str(path.relative_to(layout.root)) for path in changed]

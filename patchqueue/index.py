@@ -1,0 +1,76 @@
+"""Finding files on the package index that pip is configured for.
+
+This calls pip's own finder and session, as pip-tools does, so that indexes,
+mirrors, find-links, proxies, certificates and credentials are those of `pip
+install`. pip has no public interface for it; `pyproject.toml` pins the pip
+release that this was tested with.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from packaging.tags import Tag
+from packaging.utils import parse_wheel_filename
+from pip._internal.commands import create_command
+from pip._internal.models.link import Link
+from pip._internal.models.target_python import TargetPython
+
+
+@dataclass(frozen=True)
+class Index:
+    """pip's session and the finder factory behind it."""
+
+    session: Any
+    _command: Any
+    _options: Any
+
+    def find(self, project: str, version: str, target: TargetPython) -> list[Link]:
+        """Links to a release's sdist and to its wheels that suit `target`."""
+        finder = self._command._build_package_finder(
+            self._options, self.session, target_python=target, ignore_requires_python=True
+        )
+        return [
+            candidate.link
+            for candidate in finder.find_all_candidates(project)
+            if str(candidate.version) == version
+        ]
+
+    def locate(self, project: str, version: str, name: str) -> Link | None:
+        """The link to one file, or None where the index does not offer it."""
+        target = _target(name) if name.endswith(".whl") else TargetPython()
+        links = self.find(project, version, target)
+        return next((link for link in links if link.filename == name), None)
+
+
+@contextmanager
+def connect() -> Iterator[Index]:
+    """Open pip's session with pip's configuration."""
+    command = create_command("download")
+    with command.main_context():
+        options, _ = command.parse_args(["--no-deps"])
+        session = command._build_session(options)  # type: ignore[attr-defined]
+        # An index that lacks a project is no news; a missing file is reported by name.
+        logging.getLogger("pip").setLevel(logging.ERROR)
+        yield Index(session, command, options)
+
+
+def target(platform: str, python: str) -> TargetPython:
+    """CPython `python` (as in "3.11") on one platform tag."""
+    major, minor = python.split(".")
+    return TargetPython(
+        platforms=[platform], py_version_info=(int(major), int(minor)), implementation="cp"
+    )
+
+
+def _target(wheel: str) -> TargetPython:
+    """A target that a wheel of this name suits."""
+    tag: Tag = next(iter(parse_wheel_filename(wheel)[3]))
+    return TargetPython(
+        platforms=[tag.platform],
+        py_version_info=(3, int(tag.interpreter.removeprefix("cp3"))),
+        abis=[tag.abi],
+        implementation="cp",
+    )

@@ -1,0 +1,238 @@
+"""A real LMCache server process."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.integration import shm
+from tests.integration.environment import process_environment, program
+from tests.integration.ports import HOST, free_ports
+from tests.integration.process import ProcessFailedError, ProcessGroup
+from tests.integration.prometheus import Metrics, parse_metrics
+from tests.integration.transfer import LMCACHE_DRIVEN, Transfer
+from tests.integration.units import GIB, MIB
+from tests.integration.waiting import Steady, wait_until
+from tests.integration.webclient import WebClient
+
+BOOT_SECONDS = 300.0
+STOP_SECONDS = 20.0
+STORE_SECONDS = 60.0
+QUIET_POLLS = 20
+RELEASE_SECONDS = 30.0
+EVENT_SECONDS = 30.0
+EVENT_POLLS = 3
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """How to start a server. L2 is the file system, below l2_folder.
+
+    adapter overrides settings of the L2 adapter, its type included; arguments are
+    added to the command line.
+    """
+
+    l2_folder: Path
+    adapter: Mapping[str, Any] = field(default_factory=dict)
+    l1_bytes: int = 256 * MIB
+    chunk_tokens: int = 256
+    transfer: Transfer = LMCACHE_DRIVEN
+    window_chunks: int | None = None
+    workers: int = 2
+    arguments: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def command(self, ports: "ServerPorts") -> list[str]:
+        """Return the command line of the server."""
+        adapter = {"type": "fs", "base_path": str(self.l2_folder), **self.adapter}
+        return [
+            *(program("lmcache"), "server", "--host", HOST),
+            *("--port", str(ports.messages)),
+            *("--http-port", str(ports.http)),
+            *("--l1-size-gb", str(self.l1_bytes / GIB)),
+            *("--eviction-policy", "LRU"),
+            *("--chunk-size", str(self.chunk_tokens)),
+            *("--max-workers", str(self.workers)),
+            *("--supported-transfer-mode", self.transfer.mode),
+            "--separate-object-groups",
+            *("--l2-adapter", json.dumps(adapter)),
+            *self._shared_l1_arguments(ports),
+            *self._window_arguments(),
+            *self.arguments,
+        ]
+
+    def _shared_l1_arguments(self, ports: "ServerPorts") -> list[str]:
+        if not self.transfer.shared_l1:
+            return []
+        return ["--shm-name", f"lmcache_l1_pool_{ports.messages}", "--no-l1-use-lazy"]
+
+    def _window_arguments(self) -> list[str]:
+        # Without a window the flag is left out: that is how users start it.
+        if self.window_chunks is None:
+            return []
+        return ["--prefetch-window-chunks", str(self.window_chunks)]
+
+
+@dataclass(frozen=True)
+class ServerPorts:
+    """Where a server listens. They stay the same over a restart."""
+
+    messages: int
+    http: int
+
+
+@dataclass(frozen=True)
+class L1State:
+    """What /status says about the server's L1."""
+
+    used_bytes: int
+    read_locks: int
+    write_locks: int
+    staging_bytes: int
+
+
+class LMCacheServer:
+    """A server that starts, answers, is killed or suspended, and starts again."""
+
+    def __init__(self, config: ServerConfig, folder: Path) -> None:
+        """Prepare a server; its log goes to folder."""
+        self.config = config
+        self.ports = ServerPorts(*free_ports(2))
+        self.process = ProcessGroup(
+            "lmcache-server",
+            config.command(self.ports),
+            process_environment({"OMP_NUM_THREADS": "1", **config.environment}),
+            working_folder=folder,
+            log_folder=folder,
+        )
+        self._web = WebClient(f"http://{HOST}:{self.ports.http}")
+        self._segments: frozenset[str] = frozenset()
+
+    def start(self) -> None:
+        """Start the server and return once it answers."""
+        self._start_until_decided()
+        self.process.check_alive()
+        self._segments = self._used_segments()
+
+    def start_refused(self) -> tuple[int, str]:
+        """Start a server that must refuse to run.
+
+        Return its exit code and what it printed.
+        """
+        self._start_until_decided()
+        code = self.process.exit_code()
+        if code is None:
+            raise ProcessFailedError(f"not refused:\n{self.process.explain()}")
+        return code, self.process.log_text()
+
+    def stop(self) -> frozenset[str]:
+        """End the server and return the shared memory that it left behind."""
+        segments = self._segments | self._used_segments()
+        self.process.stop(STOP_SECONDS)
+        return shm.remove(segments)
+
+    def ready(self) -> bool:
+        """Tell whether the server answers and is healthy."""
+        return self._web.answers("/healthcheck")
+
+    def status(self) -> dict[str, Any]:
+        """Return /status."""
+        return self._web.get_json("/status")
+
+    def storage_status(self) -> dict[str, Any]:
+        """Return the part of /status about L1, L2 and their controllers."""
+        storage: dict[str, Any] = self.status()["storage_manager"]
+        return storage
+
+    def metrics(self) -> Metrics:
+        """Return /metrics."""
+        return parse_metrics(self._web.get_text("/metrics"))
+
+    def settled_metrics(self) -> Metrics:
+        """Return /metrics once they count everything that has happened so far."""
+        calm = Steady(EVENT_POLLS)
+        wait_until(
+            lambda: calm.holds(condition=self._waiting_events() == 0, value=None),
+            "the server has counted its events",
+            seconds=EVENT_SECONDS,
+            explain=self.process.explain,
+        )
+        return self.metrics()
+
+    def l1(self) -> L1State:
+        """Return what L1 holds, summed over all L1 managers."""
+        managers = self.storage_status()["l1_managers"].values()
+        return L1State(
+            used_bytes=sum(each["memory_used_bytes"] for each in managers),
+            read_locks=sum(each["read_locked_count"] for each in managers),
+            write_locks=sum(each["write_locked_count"] for each in managers),
+            staging_bytes=sum(each["staging_bytes"] for each in managers),
+        )
+
+    def clear_l1(self) -> None:
+        """Remove what nobody has locked from L1."""
+        self._web.post_json("/cache/clear", {"tier": "l1", "force": False})
+
+    def l2_files(self) -> dict[str, int]:
+        """Return the names and sizes of the objects on the file system."""
+        paths = self.config.l2_folder.glob("**/*.data")
+        return {path.name: path.stat().st_size for path in paths}
+
+    def wait_stored(self, objects: int) -> None:
+        """Wait until L2 holds exactly so many objects and no store is under way."""
+        wait_until(
+            lambda: len(self.l2_files()) == objects and self._stores_settled(),
+            f"{objects} objects in L2 and no store under way",
+            seconds=STORE_SECONDS,
+            explain=self._explain_stores,
+        )
+
+    def wait_quiet(self) -> None:
+        """Wait until no store is under way and L2 stays as it is.
+
+        For when the number of objects is not known; prefer wait_stored.
+        """
+        calm = Steady(QUIET_POLLS)
+        wait_until(
+            lambda: calm.holds(condition=self._stores_settled(), value=self.l2_files()),
+            "no store under way and L2 unchanged",
+            seconds=STORE_SECONDS,
+            explain=self._explain_stores,
+        )
+
+    def wait_released(self) -> None:
+        """Wait until nothing of a store or a restore is left in an emptied L1."""
+        wait_until(
+            lambda: self.l1() == L1State(0, 0, 0, 0),
+            "L1 holds no bytes and no locks",
+            seconds=RELEASE_SECONDS,
+            explain=lambda: f"{self.l1()}\n{self.process.explain()}",
+        )
+
+    def _used_segments(self) -> frozenset[str]:
+        return shm.used_by(self.process.pids(), shm.SERVER_KINDS)
+
+    def _start_until_decided(self) -> None:
+        self.process.start()
+        wait_until(
+            lambda: self.ready() or not self.process.alive(),
+            "the LMCache server answers /healthcheck",
+            seconds=BOOT_SECONDS,
+            explain=self.process.explain,
+        )
+
+    def _waiting_events(self) -> int:
+        return int(self.metrics().total("lmcache_mp_event_bus_queue_depth"))
+
+    def _stores_settled(self) -> bool:
+        controllers = self.storage_status()["store_controllers"].values()
+        waiting = sum(
+            each["pending_keys_count"] + each["in_flight_task_count"] for each in controllers
+        )
+        l1 = self.l1()
+        return waiting == 0 and l1.read_locks == 0 and l1.write_locks == 0
+
+    def _explain_stores(self) -> str:
+        files = f"{len(self.l2_files())} objects in L2"
+        return f"{files}\n{self.storage_status()}\n{self.process.explain()}"

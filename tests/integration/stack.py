@@ -1,0 +1,117 @@
+"""A server and an engine, and the steps of storing and restoring a prompt."""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tests.integration.engine import Completion, Engine, EngineConfig
+from tests.integration.models import VOCABULARY
+from tests.integration.server import L1State, LMCacheServer, ServerConfig
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What came of a request whose prompt no cache knew."""
+
+    completion: Completion
+    files: dict[str, int]
+    """The objects that it added to L2, and their sizes."""
+
+
+@dataclass(frozen=True)
+class Restore:
+    """What came of a request whose prompt was in L2 only."""
+
+    completion: Completion
+    external_hits: int
+    l1_before: L1State
+    tokens_found_in_l1: int
+    tokens_found_in_l2: int
+    objects_loaded: int
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A running server and a running engine that uses it."""
+
+    server: LMCacheServer
+    engine: Engine
+
+    def store(self, prompt: list[int], objects: int) -> Stored:
+        """Compute a new prompt, and wait until it has added objects to L2."""
+        before = self.server.l2_files()
+        completion = self.engine.complete(prompt)
+        self.server.wait_stored(len(before) + objects)
+        after = self.server.l2_files()
+        return Stored(completion, {name: after[name] for name in after.keys() - before.keys()})
+
+    def forget(self) -> None:
+        """Empty vLLM's prefix cache and the server's L1. L2 stays."""
+        self.engine.reset_prefix_cache()
+        self.server.clear_l1()
+        self.server.wait_released()
+
+    def restore(self, prompt: list[int]) -> Restore:
+        """Run a prompt with the caches above L2 empty, and report what was used."""
+        self.forget()
+        l1_before = self.server.l1()
+        hits_before = self.engine.external_hits()
+        before = self.server.settled_metrics()
+        completion = self.engine.complete(prompt)
+        after = self.server.settled_metrics()
+
+        def grown(name: str) -> int:
+            return int(after.total(name) - before.total(name))
+
+        return Restore(
+            completion=completion,
+            external_hits=self.engine.external_hits() - hits_before,
+            l1_before=l1_before,
+            tokens_found_in_l1=grown("lmcache_mp_lookup_hit_l1_tokens"),
+            tokens_found_in_l2=grown("lmcache_mp_lookup_hit_l2_tokens"),
+            objects_loaded=grown("lmcache_mp_l2_prefetch_load_completed_chunks"),
+        )
+
+
+@contextmanager
+def running_stack(server: ServerConfig, engine: EngineConfig, folder: Path) -> Iterator[Stack]:
+    """Start a server, then an engine that uses it; stop both at the end.
+
+    The engine's server_port is filled in here. Logs go to folder.
+    """
+    with running_server(server, folder) as started:
+        port = started.ports.messages
+        process = Engine(replace(engine, server_port=port), folder)
+        try:
+            process.start()
+            yield Stack(started, process)
+        finally:
+            process.stop()
+
+
+@contextmanager
+def running_server(config: ServerConfig, folder: Path) -> Iterator[LMCacheServer]:
+    """Start a server and stop it at the end. Its log goes to folder."""
+    server = LMCacheServer(config, folder)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+
+
+def refusal_of(config: ServerConfig, folder: Path) -> tuple[int, str]:
+    """Return exit code and output of a server that must refuse to start."""
+    server = LMCacheServer(config, folder)
+    try:
+        return server.start_refused()
+    finally:
+        server.stop()
+
+
+def random_prompt(tokens: int, seed: int) -> list[int]:
+    """Return a prompt of so many tokens that shares no beginning with other seeds."""
+    generator = random.Random(seed)
+    return [generator.randrange(1, VOCABULARY) for _ in range(tokens)]

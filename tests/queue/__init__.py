@@ -1,0 +1,1 @@
+"""Tests of the queue itself: everything real but the upstreams, which are tiny."""
