@@ -3,8 +3,10 @@
 import argparse
 import dataclasses
 import errno
+import fcntl
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -28,18 +30,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     layout = Layout.of(Path.cwd())
     try:
-        options.run(layout, options)
+        with _alone(layout):
+            options.run(layout, options)
     except QueueError as error:
         return _fail(str(error))
+    except KeyboardInterrupt:
+        return _fail("interrupted; run this again")
     except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            return _fail(str(error))
         where = error.filename or f"{layout.root} or {layout.cache}"
         return _fail(
             f"no space is left on the disk of {where}. Free some (or set {CACHE_VARIABLE} to a "
             "folder on another disk) and run this again"
         )
     return 0
+
+
+@contextmanager
+def _alone(layout: Layout) -> Iterator[None]:
+    """Wait until no other session works on this cache (and so on this checkout)."""
+    layout.cache.mkdir(parents=True, exist_ok=True)
+    with (layout.cache / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("waiting for another session of the queue to end", file=sys.stderr)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _fail(message: str) -> int:

@@ -41,6 +41,7 @@ def _apply(tree: WorkTree) -> None:
     (sdist,) = fetch(tree.layout.cache, [tree.pin.sdist])
     tree.ensure_base(sdist)
     _reset(tree)
+    tree.mark_source()
     _am(tree, names)
     tree.name_commits(names)
     _hand_to_stgit(tree, names)
@@ -51,7 +52,8 @@ def _reset(tree: WorkTree) -> None:
     """Put the tree at its base, out of any command that was interrupted."""
     if command := tree.in_progress():
         git.output(tree.path, command, "--quit")
-    if tree.stgit_names() is not None:
+    git.run(tree.path, "checkout", "--quiet", "--force", "main")  # which may not exist yet
+    if tree.has_stgit_stack():
         git.output(tree.path, "branch", "--cleanup", "--force", program="stg")
     git.output(tree.path, "checkout", "--quiet", "--force", "-B", "main", BASE)
 

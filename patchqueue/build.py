@@ -11,12 +11,14 @@ from patchqueue.fetch import fetch
 from patchqueue.layout import Layout
 from patchqueue.pins import Pins
 from patchqueue.platforms import Platform
-from patchqueue.release import local_version
+from patchqueue.release import MARK, local_version
 from patchqueue.wheel import laid_over, repack
 from patchqueue.worktree import BASE, WorkTree
 
-# Sources that a donor wheel holds in compiled form, or not at all.
+# What a donor wheel holds as it is in the sources, and what no wheel holds.
 _PACKAGE_FILES = (".py", ".pyi", ".json", ".jinja", ".yaml", ".yml", ".proto")
+_NOT_SHIPPED = ("docs/", "tests/", "examples/", "benchmarks/", ".buildkite/", ".github/")
+_PROSE = (".md", ".rst")
 
 
 def build(layout: Layout, wanted: Platform, folder: Path) -> list[Path]:
@@ -34,28 +36,33 @@ def _wheel(tree: WorkTree, pins: Pins, wanted: Platform, folder: Path) -> Path:
     name = tree.pin.name
     version = f"{tree.pin.version}+{local_version(tree.layout, wanted.target)}"
     donor = pins.donor(name, wanted.target, wanted.machine, wanted.python)
-    for old in folder.glob(f"{name}-*.whl"):
-        old.unlink()
     if donor is None:
-        return Path(shutil.copy(compiled(tree, version, wanted), folder))
-    (path,) = fetch(tree.layout.cache, [donor])
-    base, patched = _changes(tree)
-    return repack(path, name, version, laid_over(path, base, patched), folder)
+        made = Path(shutil.copy(compiled(tree, version, wanted), folder))
+    else:
+        (path,) = fetch(tree.layout.cache, [donor])
+        base, patched = _changes(tree)
+        made = repack(path, name, version, laid_over(path, base, patched), folder)
+    for old in folder.glob(f"{name}-*+{MARK}.*.whl"):
+        if old != made and old.name.split("-", 2)[2] == made.name.split("-", 2)[2]:
+            old.unlink()
+    return made
 
 
 def _changes(tree: WorkTree) -> tuple[dict[str, bytes | None], dict[str, bytes | None]]:
     """What the series does to the files of the package, as content before and after."""
-    status = git.text(
-        tree.path, "diff", "--no-renames", "--name-status", BASE, "HEAD", "--", tree.pin.name
-    )
+    diff = git.output(tree.path, "diff", "--raw", "--no-renames", "-z", BASE, "HEAD").decode()
+    fields = diff.split("\0")[:-1]
     before: dict[str, bytes | None] = {}
     after: dict[str, bytes | None] = {}
-    for line in status.splitlines():
-        kind, _, path = line.partition("\t")
-        if not path.endswith(_PACKAGE_FILES):
+    for raw, path in zip(fields[::2], fields[1::2], strict=True):
+        if path.startswith(_NOT_SHIPPED) or path.endswith(_PROSE):
+            continue
+        _, mode, _, _, kind = raw.split()
+        shipped = path.startswith(f"{tree.pin.name}/") and path.endswith(_PACKAGE_FILES)
+        if not shipped or mode == "120000":
             raise QueueError(
-                f"a patch changes {path}, which a repacked donor wheel cannot take up; only "
-                f"{', '.join(_PACKAGE_FILES)} files can be repacked"
+                f"a patch changes {path}, which a repacked donor wheel cannot take up: only plain "
+                f"{', '.join(_PACKAGE_FILES)} files of the package {tree.pin.name} can"
             )
         before[path] = None if kind == "A" else git.output(tree.path, "show", f"{BASE}:{path}")
         after[path] = None if kind == "D" else git.output(tree.path, "show", f"HEAD:{path}")

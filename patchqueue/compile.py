@@ -1,7 +1,9 @@
 """Compiling LMCache for a CPU, which has no wheel to lend its compiled files."""
 
 import hashlib
+import importlib.metadata
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -22,7 +24,8 @@ def compiled(tree: WorkTree, version: str, wanted: Platform) -> Path:
     """
     _check(tree, wanted)
     files = git.text(tree.path, "rev-parse", "HEAD^{tree}")
-    key = hashlib.sha256(f"{files} {version} {wanted}".encode()).hexdigest()
+    torch = importlib.metadata.version("torch")
+    key = hashlib.sha256(f"{files} {version} {wanted} {torch}".encode()).hexdigest()
     kept = tree.layout.cache / "compiled" / key[:16]
     if not list(kept.glob("*.whl")):
         _compile(tree, version, kept)
@@ -37,7 +40,7 @@ def _check(tree: WorkTree, wanted: Platform) -> None:
             f"{here.machine}; build it with Python {wanted.python} on {wanted.machine}"
         )
     compiler = os.environ.get("CXX", "g++")
-    if shutil.which(compiler) is None:
+    if shutil.which(shlex.split(compiler)[0]) is None:
         raise QueueError(
             f"no C++ compiler: {compiler} is not on PATH. Install one (Debian: `apt-get "
             "install g++`) or name yours in CXX, and run this again"

@@ -1,7 +1,10 @@
 """A work tree back to `patches/` and `series`."""
 
+import re
+
 from patchqueue.errors import QueueError
 from patchqueue.layout import TREES, Layout
+from patchqueue.patch import Patch
 from patchqueue.pins import Pins
 from patchqueue.series import Series
 from patchqueue.worktree import WorkTree, formatted
@@ -26,7 +29,22 @@ def export(layout: Layout) -> list[str]:
 
 def _stack(tree: WorkTree) -> dict[str, bytes]:
     _refuse_unfinished(tree)
-    return formatted(tree.stack())
+    stack = tree.stack()
+    for name, patch in stack.items():
+        _refuse_unreadable(tree, name, patch)
+    return formatted(stack)
+
+
+def _refuse_unreadable(tree: WorkTree, name: str, patch: Patch) -> None:
+    """Refuse a message that git am would read otherwise than it was written."""
+    for line in patch.body.splitlines():
+        if line.startswith(("---", "diff ", "Index: ")):
+            raise QueueError(
+                f"{tree.shown}: '{line}' in the message of {name} reads as the start of its diff; "
+                "indent or reword that line"
+            )
+    if re.match(r"\[[^]]*PATCH", patch.subject):
+        raise QueueError(f"{tree.shown}: '{patch.subject}': git am drops such a tag; reword it")
 
 
 def _refuse_unfinished(tree: WorkTree) -> None:
@@ -40,6 +58,13 @@ def _refuse_unfinished(tree: WorkTree) -> None:
             f"{tree.shown}: a git {command} is half-way. Finish it with `git -C {tree.shown} "
             f"{command} --continue`, or give it up with `--abort`, then run this again"
         )
+    if not tree.is_made_from_patches():
+        raise QueueError(
+            f"patches/{tree.pin.name} or series has changed since {tree.shown} was made from it, "
+            "and exporting would undo that. `nox -s apply` takes the change up; where it refuses, "
+            "go back to the commit of patches/ and series that the work tree was made from (`git "
+            "stash -- patches series`), export, commit, and merge"
+        )
     if unapplied := tree.stgit_unapplied():
         raise QueueError(
             f"{tree.shown}: {', '.join(unapplied)} not applied, and would be lost from the "
@@ -48,7 +73,8 @@ def _refuse_unfinished(tree: WorkTree) -> None:
     if changes := tree.dirty():
         raise QueueError(
             f"{tree.shown} has changes that no commit holds:\n{changes}\nFold them into a patch "
-            "with `stg refresh` (or `git commit --amend`), or drop them with `git stash`"
+            "with `stg refresh` (or `git commit --amend`), or put them away with "
+            "`git stash --include-untracked`"
         )
 
 
@@ -59,7 +85,9 @@ def _write(tree: WorkTree, stack: dict[str, bytes]) -> list[str]:
         path = folder / f"{name}.patch"
         if not path.is_file() or path.read_bytes() != data:
             folder.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
+            part = path.with_suffix(".part")
+            part.write_bytes(data)
+            part.replace(path)
             changed.append(path)
     series = Series.read(layout.series)
     for name in sorted(set(series.names(tree.pin.name)) - set(stack)):

@@ -5,12 +5,12 @@ Their `.pre-commit-config.yaml` names git repositories. Here each becomes a
 index, so that the versions are always those of the pinned upstream.
 """
 
-import os
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -57,28 +57,42 @@ def run_upstream_hooks(tree: WorkTree, cache: Path) -> None:
     """Run upstream's hooks over the files that the series changes in `tree`.
 
     Raises:
-        QueueError: a hook objects. The work tree is as before.
+        QueueError: a hook objects.
     """
     files = _changed(tree)
     if not files:
         return
     config = upstream_config((tree.path / _CONFIG).read_text(encoding="utf-8"), files)
-    with tempfile.TemporaryDirectory() as folder:
+    homes = {
+        "PRE_COMMIT_HOME": str(cache / "pre-commit"),
+        "MYPY_CACHE_DIR": str(cache / "mypy" / tree.pin.name),
+    }
+    with tempfile.TemporaryDirectory() as folder, _checkout(tree, Path(folder)) as copy:
         path = Path(folder, "upstream.yaml")
         path.write_text(yaml.safe_dump(config), encoding="utf-8")
         command = [sys.executable, "-m", "pre_commit", "run", "--config", str(path)]
         done = subprocess.run(
             [*command, "--show-diff-on-failure", "--color=never", "--files", *files],
-            cwd=tree.path,
-            env=os.environ | git.environment() | {"PRE_COMMIT_HOME": str(cache / "pre-commit")},
+            cwd=copy,
+            env=git.environment() | homes,
             check=False,
         )
-    git.output(tree.path, "checkout", "--quiet", "--", ".")
     if done.returncode:
         raise QueueError(
             f"{tree.shown}: upstream's own checks object to the patched files (above). Mend the "
             "patch there (docs/patches.md), then `nox -s export lint`"
         )
+
+
+@contextmanager
+def _checkout(tree: WorkTree, folder: Path) -> Iterator[Path]:
+    """Check HEAD out beside the work tree: hooks rewrite what they object to."""
+    copy = folder / tree.pin.name
+    git.output(tree.path, "worktree", "add", "--quiet", "--detach", str(copy), "HEAD")
+    try:
+        yield copy
+    finally:
+        git.output(tree.path, "worktree", "remove", "--force", str(copy))
 
 
 def upstream_config(text: str, files: Sequence[str]) -> dict[str, Any]:
@@ -121,7 +135,5 @@ def _concerns(hook: dict[str, Any], files: Sequence[str]) -> bool:
 
 
 def _changed(tree: WorkTree) -> list[str]:
-    changed = git.text(
-        tree.path, "diff", "--no-renames", "--diff-filter=d", "--name-only", BASE, "HEAD"
-    )
-    return changed.splitlines()
+    diff = ["diff", "--no-renames", "--diff-filter=d", "--name-only", "-z", BASE, "HEAD"]
+    return git.output(tree.path, *diff).decode().split("\0")[:-1]

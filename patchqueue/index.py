@@ -15,6 +15,7 @@ from typing import Any
 from packaging.tags import Tag
 from packaging.utils import parse_wheel_filename
 from pip._internal.commands import create_command
+from pip._internal.models.format_control import FormatControl
 from pip._internal.models.link import Link
 from pip._internal.models.target_python import TargetPython
 
@@ -51,6 +52,7 @@ def connect() -> Iterator[Index]:
     command = create_command("download")
     with command.main_context():
         options, _ = command.parse_args(["--no-deps"])
+        options.format_control = FormatControl(set(), set())  # files are asked for by name
         session = command._build_session(options)  # type: ignore[attr-defined]
         # An index that lacks a project is no news; a missing file is reported by name.
         logging.getLogger("pip").setLevel(logging.ERROR)

@@ -21,10 +21,8 @@ class Layout:
     def of(cls, root: Path) -> "Layout":
         """The layout of the checkout at `root`; the cache is shared by all checkouts."""
         cache = os.environ.get(CACHE_VARIABLE)
-        return cls(
-            root.resolve(),
-            Path(cache) if cache else platformdirs.user_cache_path("bounded-restore"),
-        )
+        folder = Path(cache) if cache else platformdirs.user_cache_path("bounded-restore")
+        return cls(root.resolve(), folder.expanduser().resolve())
 
     @property
     def pins(self) -> Path:

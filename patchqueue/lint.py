@@ -9,10 +9,10 @@ from patchqueue.errors import QueueError
 from patchqueue.hooks import run_upstream_hooks
 from patchqueue.layout import TREES, Layout
 from patchqueue.patch import Patch
+from patchqueue.series import Series
 from patchqueue.worktree import WorkTree, formatted, read_patches
 
 _STATUS = re.compile(r"Pending|Submitted \[.+\]|Backport \[.+\]|Denied \[.+\]|Inappropriate \[.+\]")
-_EATEN_BY_AM = re.compile(r"(From|Date|Author|Subject)\b")
 
 
 def _subject_length(patch: Patch) -> str | None:
@@ -40,7 +40,7 @@ def _date(patch: Patch) -> str | None:
 
 
 def _reason(patch: Patch) -> str | None:
-    if patch.trailer("Why") and not _EATEN_BY_AM.match(patch.body):
+    if patch.body.startswith("Why: "):
         return None
     return "the body does not begin with 'Why: ', saying what fails without the patch"
 
@@ -72,7 +72,7 @@ def _upstream_status(patch: Patch) -> str | None:
 
 
 def _sign_off(patch: Patch) -> str | None:
-    if patch.author not in (patch.trailer("Signed-off-by") or ""):
+    if f"Signed-off-by: {patch.author}" not in patch.body:
         return None
     return "'Signed-off-by:' is for the person who submits the patch, not for the queue"
 
@@ -97,7 +97,7 @@ def lint(layout: Layout) -> None:
         QueueError: the message lists every fault found at that step.
     """
     faults = [fault for tree in TREES for fault in header_faults(layout, tree)]
-    _raise(faults)
+    _raise(faults + file_faults(layout))
     trees = apply(layout)
     _raise([fault for tree in trees for fault in byte_faults(tree)])
     for tree in trees:
@@ -113,6 +113,21 @@ def header_faults(layout: Layout, tree: str) -> list[str]:
         for rule, broken in RULES.items()
         if (fault := broken(patch))
     ]
+
+
+def file_faults(layout: Layout) -> list[str]:
+    """Every file in `patches/` that is no patch, and a `series` in another form than export's."""
+    series = Series.read(layout.series)
+    listed = {layout.patches / entry for entry in series.entries()}
+    found = {path for path in layout.patches.rglob("*") if path.is_file()}
+    faults = [
+        f"{path.relative_to(layout.root)}: no line of series names this file; delete it"
+        for path in sorted(found - listed)
+        if path.name != ".gitkeep"
+    ]
+    if layout.series.read_bytes() != series.format():
+        faults.append("series: lines must end with one newline, without a carriage return")
+    return faults
 
 
 def byte_faults(tree: WorkTree) -> list[str]:

@@ -45,7 +45,7 @@ class Patch:
         if not found:
             raise QueueError(
                 "the header is not 'subject, blank line, From:, Date:, blank line, "
-                "body, ---, blank line'; `nox -s export` writes it so"
+                "body, ---, blank line'"
             )
         return cls(
             found["subject"],
@@ -69,7 +69,7 @@ class Patch:
     def touched(self) -> list[str]:
         """The files that the diff changes, relative to the upstream tree."""
         text = self.diff.decode("utf-8", errors="surrogateescape")
-        return sorted({match["new"] for match in _TOUCHED.finditer(text)})
+        return sorted({match["new"].strip('"') for match in _TOUCHED.finditer(text)})
 
 
 def slug(subject: str) -> str:

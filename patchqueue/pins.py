@@ -70,7 +70,7 @@ class Pins:
         try:
             lock = Pylock.from_dict(tomllib.loads(path.read_text(encoding="utf-8")))
             return cls.of(lock)
-        except (tomllib.TOMLDecodeError, PylockValidationError, KeyError) as error:
+        except (ValueError, KeyError, TypeError, PylockValidationError) as error:
             raise QueueError(
                 f"{path} is not a lock file that `nox -s pin` wrote ({error}); write it "
                 "anew with that session, never by hand"
@@ -120,7 +120,7 @@ def _tree(package: Package) -> Tree:
         name=package.name,
         version=str(package.version),
         sdist=_artifact(package, package.sdist),
-        tree_id=tool["tree"],
+        tree_id=str(tool["tree"]),
         url=tool["url"],
         tag=tool["tag"],
         commit=tool.get("commit"),

@@ -4,6 +4,8 @@ import tomllib
 
 from patchqueue.layout import Layout
 
+MARK = "bsr"
+
 
 def local_version(layout: Layout, target: str) -> str:
     """The local part, as in "bsr.1"; a CPU build of vLLM is known by the word "cpu".
@@ -11,5 +13,5 @@ def local_version(layout: Layout, target: str) -> str:
     vLLM picks its CPU platform when its version contains "cpu".
     """
     project = tomllib.loads((layout.root / "pyproject.toml").read_text(encoding="utf-8"))
-    part = f"bsr.{project['project']['version']}"
+    part = f"{MARK}.{project['project']['version']}"
     return f"{part}.cpu" if target == "cpu" else part

@@ -24,7 +24,10 @@ class Series:
         """
         if not path.is_file():
             raise QueueError(f"{path} is missing; `git checkout -- series` brings it back")
-        series = cls(tuple(path.read_text(encoding="utf-8").splitlines()))
+        try:
+            series = cls(tuple(path.read_text(encoding="utf-8").splitlines()))
+        except UnicodeDecodeError as error:
+            raise QueueError(f"{path} is not a text in UTF-8 ({error})") from error
         series.check()
         return series
 
@@ -85,7 +88,11 @@ class Series:
 
     def write(self, path: Path) -> None:
         """Write the file."""
-        path.write_text("".join(f"{line}\n" for line in self.lines), encoding="utf-8")
+        path.write_bytes(self.format())
+
+    def format(self) -> bytes:
+        """The bytes of the file."""
+        return "".join(f"{line}\n" for line in self.lines).encode()
 
 
 def _is_entry(line: str) -> bool:

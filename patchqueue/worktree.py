@@ -138,10 +138,19 @@ class WorkTree:
 
     def unsaved(self) -> str | None:
         """What is in the work tree and not in `patches/`, in words, or None."""
-        if not self.exists() or not self.head():
-            return None
+        if not self.exists():
+            filled = self.path.is_dir() and any(self.path.iterdir())
+            return "files, and is no git repository" if filled else None
+        if not self.head():
+            return "files that no commit holds" if self._resolve(SAVED) else None
         if changes := self.dirty():
             return "files that no commit holds:\n" + _first_lines(changes)
+        if self.in_progress() == "rebase":
+            return "a rebase that is half-way"
+        if unapplied := self.stgit_unapplied():
+            return f"StGit patches that are not applied: {', '.join(unapplied)}"
+        if self._resolve("refs/heads/main") not in ("", self.head()):
+            return "a branch main with other commits than those checked out"
         if self._resolve(SAVED) == self.head():
             return None
         if formatted(self.stack()) == formatted(self.saved()):
@@ -151,17 +160,25 @@ class WorkTree:
     def mark_saved(self) -> None:
         """Record that `patches/` holds everything up to HEAD."""
         git.output(self.path, "update-ref", SAVED, "HEAD")
+        self.mark_source()
+
+    def mark_source(self) -> None:
+        """Record the state of `patches/` that the work tree is made from."""
         self._digest_file.write_text(self.wanted_digest())
+
+    def is_made_from_patches(self) -> bool:
+        """Whether `patches/` is as it was when the work tree was made from it, or saved to it."""
+        return self._digest_file.is_file() and self._digest_file.read_text() == self.wanted_digest()
 
     def is_current(self) -> bool:
         """Whether the work tree is exactly what pins and `patches/` ask for."""
         return (
             self.exists()
-            and self._digest_file.is_file()
-            and self._digest_file.read_text() == self.wanted_digest()
+            and self.is_made_from_patches()
             and not self.in_progress()
             and self._resolve(SAVED) == self.head()
             and not self.dirty()
+            and (not git.has_stgit() or self.stgit_names() is not None)
         )
 
     def wanted_digest(self) -> str:
@@ -224,10 +241,16 @@ class WorkTree:
 
     def stgit_names(self) -> list[str] | None:
         """StGit's applied patches, or None where its stack does not end at HEAD."""
-        top = self._stgit("id")
-        if top is None or top.strip() != self.head():
+        applied = self._stgit("series", "--applied", "--noprefix")
+        if applied is None:
             return None
-        return (self._stgit("series", "--applied", "--noprefix") or "").split()
+        names = applied.split()
+        top = (self._stgit("id", names[-1]) or "").strip() if names else self._resolve(BASE)
+        return names if top == self.head() else None
+
+    def has_stgit_stack(self) -> bool:
+        """Whether StGit knows the branch that is checked out."""
+        return self._stgit("series") is not None
 
     def stgit_unapplied(self) -> list[str]:
         """StGit's patches that are not applied."""
@@ -280,7 +303,10 @@ def read_patches(layout: Layout, tree: str) -> dict[str, Patch]:
         try:
             patches[name] = Patch.parse(path.read_bytes())
         except QueueError as error:
-            raise QueueError(f"patches/{tree}/{name}.patch: {error}") from error
+            raise QueueError(
+                f"patches/{tree}/{name}.patch: {error}; `git checkout -- "
+                f"patches/{tree}/{name}.patch` brings the committed file back"
+            ) from error
     return patches
 
 

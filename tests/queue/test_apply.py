@@ -1,4 +1,5 @@
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ from patchqueue.errors import QueueError
 from patchqueue.export import export
 from patchqueue.layout import Layout
 from patchqueue.pins import Pins
-from patchqueue.worktree import BASE, WorkTree
+from patchqueue.worktree import BASE, SAVED, WorkTree
+from tests.queue.conftest import hide_stgit
 from tests.queue.index import Index
 from tests.queue.synthetic import change, snapshot
 
@@ -162,3 +164,81 @@ def test_a_file_without_an_entry(queue: Layout) -> None:
     shutil.copy(queue.patches / "vllm/engine-fix.patch", queue.patches / "vllm/stray.patch")
     with pytest.raises(QueueError, match=r"vllm/stray\.patch is in no line of series"):
         apply(queue)
+
+
+def new_upstream_text(layout: Layout) -> None:
+    """Change patches/, as a `git pull` would."""
+    path = layout.patches / "lmcache/first-fix.patch"
+    path.write_text(path.read_text().replace("constant is wrong", "constant is still wrong"))
+
+
+def hide_work_by_popping(layout: Layout) -> None:
+    change(layout, "lmcache", "[Core] Precious", 20)
+    git.output(layout.worktree("lmcache"), "repair", program="stg")
+    git.output(layout.worktree("lmcache"), "pop", program="stg")
+
+
+def hide_work_in_a_rebase(layout: Layout) -> None:
+    change(layout, "lmcache", "[Core] Precious", 20)
+    tree = layout.worktree("lmcache")
+    editor = {"GIT_SEQUENCE_EDITOR": "sed -i '2s/^pick/edit/'"}
+    git.output(tree, "rebase", "--interactive", BASE, extra_env=editor)
+
+
+def hide_work_on_main(layout: Layout) -> None:
+    change(layout, "lmcache", "[Core] Precious", 20)
+    git.output(layout.worktree("lmcache"), "checkout", "--quiet", SAVED)
+
+
+def hide_work_on_an_unborn_branch(layout: Layout) -> None:
+    git.output(layout.worktree("lmcache"), "checkout", "--quiet", "--orphan", "new")
+    (layout.worktree("lmcache") / "lmcache/core.py").write_text("precious\n")
+
+
+def hide_work_outside_git(layout: Layout) -> None:
+    shutil.rmtree(layout.worktree("lmcache") / ".git")
+
+
+@pytest.mark.parametrize(
+    "hide",
+    [
+        hide_work_by_popping,
+        hide_work_in_a_rebase,
+        hide_work_on_main,
+        hide_work_on_an_unborn_branch,
+        hide_work_outside_git,
+    ],
+)
+def test_work_that_head_does_not_show_is_not_overwritten(
+    queue: Layout, hide: Callable[[Layout], None]
+) -> None:
+    shutil.rmtree(queue.root / "work")
+    apply(queue)
+    hide(queue)
+    new_upstream_text(queue)
+    with pytest.raises(QueueError, match=r"work/lmcache holds "):
+        apply(queue)
+
+
+def test_a_tree_made_without_stgit_is_handed_over_later(
+    queue: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(queue.root / "work")
+    with monkeypatch.context() as without:
+        hide_stgit(tmp_path, without)
+        trees = apply(queue)
+    assert trees[0].stgit_names() is None
+    assert apply(queue)[0].stgit_names() == ["first-fix", "second-fix"]
+
+
+def test_another_branch_of_the_user_stays(queue: Layout) -> None:
+    shutil.rmtree(queue.root / "work")
+    apply(queue)
+    tree = queue.worktree("lmcache")
+    git.output(tree, "branch", "feature")
+    git.output(tree, "checkout", "--quiet", "feature")
+    feature = git.text(tree, "rev-parse", "HEAD")
+    new_upstream_text(queue)
+    apply(queue)
+    assert git.text(tree, "rev-parse", "feature") == feature
+    assert git.text(tree, "symbolic-ref", "--short", "HEAD") == "main"

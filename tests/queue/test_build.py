@@ -15,7 +15,8 @@ CUDA = Platform("cuda", "aarch64", "3.12")
 
 def test_both_wheels_are_repacked_for_cuda(queue: Layout) -> None:
     (queue.root / "dist").mkdir()
-    (queue.root / "dist/vllm-0.1-py3-none-any.whl").write_bytes(b"an old build")
+    old = "vllm-0.31.0+bsr.6-cp38-abi3-manylinux_2_28_aarch64.whl"
+    (queue.root / "dist" / old).write_bytes(b"an old build")
     assert [path.name for path in build(queue, CUDA, queue.dist)] == [
         "lmcache-0.5.6+bsr.7-cp312-cp312-manylinux_2_28_aarch64.whl",
         "vllm-0.32.0+bsr.7-cp38-abi3-manylinux_2_28_aarch64.whl",
@@ -88,3 +89,43 @@ def test_the_session_names_what_it_wrote(
 def test_the_default_is_this_machine() -> None:
     here = Platform.here()
     assert here.python == f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+@pytest.mark.parametrize("path", ["csrc/kernel.cu", "requirements/common.txt", "pyproject.toml"])
+def test_a_patch_outside_the_package_is_not_left_out_in_silence(queue: Layout, path: str) -> None:
+    commit(queue.worktree("vllm"), "[Core] Else", {path: "x\n"}, "vllm")
+    save(queue)
+    with pytest.raises(QueueError, match=f"changes {path}, which a repacked donor"):
+        build(queue, CUDA, queue.dist)
+
+
+def test_a_patch_to_docs_and_tests_is_no_matter_for_the_wheel(queue: Layout) -> None:
+    files = {"docs/a.rst": "x\n", "tests/test_a.py": "x\n", "README.md": "x\n"}
+    commit(queue.worktree("vllm"), "[Docs] Else", files, "vllm")
+    save(queue)
+    assert len(build(queue, CUDA, queue.dist)) == 2
+
+
+def test_a_symbolic_link_is_refused(queue: Layout) -> None:
+    (queue.worktree("vllm") / "vllm/alias.py").symlink_to("core.py")
+    commit(queue.worktree("vllm"), "[Core] Link", {"vllm/new.py": "x\n"}, "vllm")
+    save(queue)
+    with pytest.raises(QueueError, match=r"changes vllm/alias\.py"):
+        build(queue, CUDA, queue.dist)
+
+
+def test_a_failed_build_and_foreign_wheels_leave_the_folder_alone(
+    queue: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.dist.mkdir()
+    upstreams = queue.dist / "vllm-0.31.0-cp38-abi3-manylinux_2_28_aarch64.whl"
+    upstreams.write_bytes(b"upstream's")
+    older = queue.dist / "vllm-0.31.0+bsr.6-cp38-abi3-manylinux_2_28_aarch64.whl"
+    older.write_bytes(b"ours")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(QueueError):
+        build(queue, Platform.here(), queue.dist)
+    assert {upstreams, older} <= set(queue.dist.iterdir())
+    build(queue, CUDA, queue.dist)
+    assert upstreams.exists()
+    assert not older.exists()

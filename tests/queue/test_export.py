@@ -198,3 +198,34 @@ def test_odd_content_survives(queue: Layout) -> None:
     assert (tree / "binary").read_bytes() == bytes(range(256))
     assert export(queue) == []
     assert snapshot(queue) == before
+
+
+def test_a_patch_that_was_never_applied_here_is_not_deleted(queue: Layout) -> None:
+    path = queue.patches / "vllm/friend.patch"
+    shutil.copy(queue.patches / "vllm/engine-fix.patch", path)
+    queue.series.write_text(queue.series.read_text() + "vllm/friend.patch\n")
+    before = snapshot(queue)
+    with pytest.raises(QueueError, match="has changed since work/vllm was made from it"):
+        export(queue)
+    assert snapshot(queue) == before
+
+
+@pytest.mark.parametrize("line", ["---", "diff --git a/x b/x", "Index: x"])
+def test_a_message_that_git_am_would_cut_is_refused(queue: Layout, line: str) -> None:
+    tree = queue.worktree("vllm")
+    message = git.text(tree, "log", "-1", "--format=%B").replace("Remove when", f"{line}\n\nRemove")
+    git.output(tree, "commit", "--quiet", "--amend", "-m", message)
+    before = snapshot(queue)
+    with pytest.raises(QueueError, match="reads as the start of its diff"):
+        export(queue)
+    assert snapshot(queue) == before
+
+
+def test_a_commit_made_beside_stgit_is_not_taken_for_another_patch(queue: Layout) -> None:
+    shutil.rmtree(queue.root / "work")
+    apply(queue)
+    git.output(queue.worktree("lmcache"), "reset", "--quiet", "--hard", "HEAD~1")
+    change(queue, "lmcache", "[Core] Wholly new", 20)
+    export(queue)
+    assert "lmcache/wholly-new.patch" in queue.series.read_text()
+    assert "second-fix" not in queue.series.read_text()

@@ -83,6 +83,21 @@ def test_a_patch_that_another_change_moved_is_named(queue: Layout) -> None:
         lint(queue)
 
 
+@pytest.mark.parametrize("name", ["vllm/engine-fix.patch.orig", "sglang/x.patch", "top.patch"])
+def test_a_stale_file_is_named(queue: Layout, name: str) -> None:
+    path = queue.patches / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("stale\n")
+    with pytest.raises(QueueError, match=f"patches/{name}: no line of series names this file"):
+        lint(queue)
+
+
+def test_carriage_returns_in_series_are_named(queue: Layout) -> None:
+    queue.series.write_bytes(queue.series.read_bytes().replace(b"\n", b"\r\n"))
+    with pytest.raises(QueueError, match="without a carriage return"):
+        lint(queue)
+
+
 @pytest.mark.parametrize("stray", [True, False])
 def test_files_and_entries_must_match(queue: Layout, stray: bool) -> None:
     path = queue.patches / "vllm/engine-fix.patch"
