@@ -14,7 +14,9 @@ The parts, from the bottom up:
   started again on the same ports: server.process.kill(), suspend(), resume().
 - stack: running_stack starts both for a with block. Stack.store computes a
   prompt and waits until L2 holds it; Stack.restore empties what lies above L2,
-  runs the prompt again and says where its KV came from.
+  runs the prompt again and says where its KV came from. ServerSwitch keeps one
+  engine while servers with other settings take turns.
+- damage: an L2 that loses or shortens an object between lookup and load.
 
 A test that needs another stack than the session's makes its own:
 

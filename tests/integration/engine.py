@@ -145,6 +145,14 @@ class Engine:
         """Return how many prompt tokens came from LMCache so far."""
         return int(self.metrics().total("vllm:external_prefix_cache_hits"))
 
+    def server_losses(self) -> int:
+        """Return how often a part of the engine has noticed that the server is gone."""
+        return self.process.log_text().count("entering degraded mode")
+
+    def server_returns(self) -> int:
+        """Return how often a part of the engine has found the server again."""
+        return self.process.log_text().count("resuming normal operation")
+
     def complete(self, prompt: Sequence[int], tokens: int = 16) -> Completion:
         """Let the model continue a prompt greedily by so many tokens.
 

@@ -71,7 +71,7 @@ class ServerConfig:
         # Without a window the flag is left out: that is how users start it.
         if self.window_chunks is None:
             return []
-        return ["--prefetch-window-chunks", str(self.window_chunks)]
+        return ["--l2-prefetch-window-chunks", str(self.window_chunks)]
 
 
 @dataclass(frozen=True)
@@ -95,10 +95,12 @@ class L1State:
 class LMCacheServer:
     """A server that starts, answers, is killed or suspended, and starts again."""
 
-    def __init__(self, config: ServerConfig, folder: Path) -> None:
-        """Prepare a server; its log goes to folder."""
+    def __init__(
+        self, config: ServerConfig, folder: Path, ports: ServerPorts | None = None
+    ) -> None:
+        """Prepare a server; its log goes to folder. Ports are chosen if not given."""
         self.config = config
-        self.ports = ServerPorts(*free_ports(2))
+        self.ports = ports or ServerPorts(*free_ports(2))
         self.process = ProcessGroup(
             "lmcache-server",
             config.command(self.ports),
@@ -169,6 +171,10 @@ class LMCacheServer:
             write_locks=sum(each["write_locked_count"] for each in managers),
             staging_bytes=sum(each["staging_bytes"] for each in managers),
         )
+
+    def l1_capacity_bytes(self) -> int:
+        """Return the size of L1, summed over all its backends."""
+        return sum(self.storage_status()["l1_capacity_bytes_by_backend"].values())
 
     def clear_l1(self) -> None:
         """Remove what nobody has locked from L1."""

@@ -1,14 +1,18 @@
 """A server and an engine, and the steps of storing and restoring a prompt."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.integration.engine import Completion, Engine, EngineConfig
 from tests.integration.models import VOCABULARY
-from tests.integration.server import L1State, LMCacheServer, ServerConfig
+from tests.integration.ports import free_ports
+from tests.integration.server import L1State, LMCacheServer, ServerConfig, ServerPorts
+from tests.integration.waiting import wait_until
+
+SWITCH_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,65 @@ class Stack:
             tokens_found_in_l1=grown("lmcache_mp_lookup_hit_l1_tokens"),
             tokens_found_in_l2=grown("lmcache_mp_lookup_hit_l2_tokens"),
             objects_loaded=grown("lmcache_mp_l2_prefetch_load_completed_chunks"),
+        )
+
+
+class ServerSwitch:
+    """An engine that stays up while servers take turns on the same ports."""
+
+    def __init__(self, engine: EngineConfig, folder: Path) -> None:
+        """Prepare the engine; logs go below folder. It starts with the first server."""
+        messages, http = free_ports(2)
+        self._ports = ServerPorts(messages, http)
+        self._folder = folder
+        self._engine = Engine(replace(engine, server_port=messages), folder)
+        self._server: LMCacheServer | None = None
+        self._turns = 0
+
+    def serve(self, config: ServerConfig) -> Stack:
+        """Return a stack whose server runs with config; start it if it does not run.
+
+        The engine misses a server only after its first request to it.
+        """
+        if self._server is None or self._server.config != config:
+            self._server = self._exchange(config)
+        return Stack(self._server, self._engine)
+
+    def stop(self) -> None:
+        """End the engine and the server."""
+        self._engine.stop()
+        if self._server is not None:
+            self._server.stop()
+
+    def _exchange(self, config: ServerConfig) -> LMCacheServer:
+        returns = self._engine.server_returns() if self._server else 0
+        if self._server is not None:
+            self._retire(self._server)
+        self._turns += 1
+        folder = self._folder / f"server-{self._turns}"
+        folder.mkdir()
+        server = LMCacheServer(config, folder, self._ports)
+        server.start()
+        if self._server is None:
+            self._engine.start()
+        else:
+            self._wait_for_engine(lambda: self._engine.server_returns() - returns, "back")
+        return server
+
+    def _retire(self, server: LMCacheServer) -> None:
+        # A server that is back before the engine has missed it is taken for the
+        # old one: nobody would register with it.
+        losses = self._engine.server_losses()
+        server.stop()
+        self._wait_for_engine(lambda: self._engine.server_losses() - losses, "gone")
+
+    def _wait_for_engine(self, noticed: Callable[[], int], what: str) -> None:
+        parts = 1 + self._engine.config.ranks  # The scheduler and its workers.
+        wait_until(
+            lambda: noticed() >= parts,
+            f"vLLM notices that the server is {what}",
+            seconds=SWITCH_SECONDS,
+            explain=self._engine.process.explain,
         )
 
 
