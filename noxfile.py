@@ -99,6 +99,13 @@ def gpu(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", "tests/gpu", *session.posargs)
 
 
+@nox.session(python=PYTHON, default=False)
+def benchmark(session: nox.Session) -> None:
+    """Print the MiB/s of filesystem loads at several concurrencies, beside plain threads."""
+    install_stack(session)
+    session.run("python", "benchmarks/fs_load_concurrency.py", *session.posargs)
+
+
 def install_stack(session: nox.Session) -> None:
     """Install the CPU wheels of the patched trees and all that they need at run time."""
     session.install("--quiet", "-r", "requirements/cpu.txt", "-r", "requirements/build.txt")

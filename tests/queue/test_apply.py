@@ -11,7 +11,7 @@ from patchqueue.export import export
 from patchqueue.layout import Layout
 from patchqueue.pins import Pins
 from patchqueue.worktree import BASE, SAVED, WorkTree
-from tests.queue.conftest import hide_stgit
+from tests.queue.conftest import hide_stgit, need_stgit
 from tests.queue.index import Index
 from tests.queue.synthetic import change, snapshot
 
@@ -173,6 +173,7 @@ def new_upstream_text(layout: Layout) -> None:
 
 
 def hide_work_by_popping(layout: Layout) -> None:
+    need_stgit()
     change(layout, "lmcache", "[Core] Precious", 20)
     git.output(layout.worktree("lmcache"), "repair", program="stg")
     git.output(layout.worktree("lmcache"), "pop", program="stg")
@@ -223,6 +224,7 @@ def test_work_that_head_does_not_show_is_not_overwritten(
 def test_a_tree_made_without_stgit_is_handed_over_later(
     queue: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    need_stgit()
     shutil.rmtree(queue.root / "work")
     with monkeypatch.context() as without:
         hide_stgit(tmp_path, without)

@@ -9,11 +9,12 @@ from patchqueue.errors import QueueError
 from patchqueue.export import export
 from patchqueue.layout import Layout
 from patchqueue.worktree import BASE
-from tests.queue.conftest import hide_stgit
+from tests.queue.conftest import hide_stgit, need_stgit
 from tests.queue.synthetic import change, commit, snapshot
 
 
 def stg(layout: Layout, *args: str) -> None:
+    need_stgit()
     git.output(layout.worktree("lmcache"), *args, program="stg")
 
 
@@ -222,6 +223,7 @@ def test_a_message_that_git_am_would_cut_is_refused(queue: Layout, line: str) ->
 
 
 def test_a_commit_made_beside_stgit_is_not_taken_for_another_patch(queue: Layout) -> None:
+    need_stgit()
     shutil.rmtree(queue.root / "work")
     apply(queue)
     git.output(queue.worktree("lmcache"), "reset", "--quiet", "--hard", "HEAD~1")
