@@ -41,6 +41,7 @@ class Suite:
     ``paths`` are folders, files or patterns of files; ``ignore`` are those of
     them that are not run, each with its cause. ``tests`` is how many tests the
     unpatched pins have. ``quick_paths`` and ``quick_tests`` are the short form.
+    ``limits`` widens time limits: new text by old text, by file.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Suite:
     workers: int = 0
     quick_paths: list[str] = field(default_factory=list)
     quick_tests: int = 0
+    limits: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def quick(self) -> "Suite":
         """Return the short form of the suite."""
@@ -241,6 +243,8 @@ def run_suite(suite: Suite, run: Run) -> list[str]:
     scratch = run.work / "trees" / suite.tree
     if gone := [path for path in suite.ignore if not (scratch / path).exists()]:
         return [f"suites.toml ignores a path that does not exist: {p}" for p in gone]
+    if unmatched := _widen_limits(suite, scratch):
+        return [f"suites.toml widens a limit that does not exist: {limit}" for limit in unmatched]
     known = _known_here(suite, run, scratch)
     status, report = _call_pytest(suite, run, known)
     for name in known_tests.rerun_tests(report["tests"]):
@@ -249,6 +253,19 @@ def run_suite(suite: Suite, run: Run) -> list[str]:
     if status not in PYTEST_FINISHED and not problems:
         return [f"pytest ended with status {status}"]
     return problems
+
+
+def _widen_limits(suite: Suite, scratch: Path) -> list[str]:
+    """Replace limits in the copied tests; return those that are not there."""
+    unmatched = []
+    for name, limits in suite.limits.items():
+        file = scratch / name
+        text = file.read_text(encoding="utf-8")
+        unmatched += [f"{name}: {old}" for old in limits if old not in text]
+        for old, new in limits.items():
+            text = text.replace(old, new)
+        file.write_text(text, encoding="utf-8")
+    return unmatched
 
 
 def _run_and_time(suite: Suite, run: Run) -> list[str]:

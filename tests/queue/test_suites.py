@@ -324,6 +324,25 @@ def test_quick_runs_the_quick_paths_only(tiny: Tiny) -> None:
     assert "1 passed" in output
 
 
+def test_limits_are_widened_in_the_copy_only(tiny: Tiny) -> None:
+    tiny.add_tests("def test_limit(): assert 10.0 > 60\n")
+    file = tiny.upstream / "suites.toml"
+    file.write_text(
+        file.read_text() + '[suite.limits."tests/test_tiny.py"]\n"assert 10.0" = "assert 99.0"\n'
+    )
+    status, _, error = tiny.run()
+    assert (status, error) == (0, "")
+    assert "assert 10.0" in (tiny.tree / "tests" / "test_tiny.py").read_text()
+
+
+def test_a_limit_that_is_not_there_is_stale(tiny: Tiny) -> None:
+    file = tiny.upstream / "suites.toml"
+    file.write_text(file.read_text() + '[suite.limits."tests/test_tiny.py"]\n"gone" = "wide"\n')
+    status, _, error = tiny.run()
+    assert status == 1
+    assert "widens a limit that does not exist: tests/test_tiny.py: gone" in error
+
+
 def test_markers_of_a_suite_reach_its_tests(tiny: Tiny) -> None:
     write(tiny.upstream / "suites.toml", SUITES + 'markers = ["skipif_slow"]\n')
     tiny.add_tests("""
