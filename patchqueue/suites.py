@@ -188,7 +188,8 @@ def command(suite: Suite, scratch: Path, results: Path) -> list[str]:
     """Return the pytest command of a suite; its files in ``results`` bear its name."""
     parallel = ["-n", str(suite.workers), "--dist", "worksteal"]
     return [
-        *(sys.executable, "-m", "pytest", "-q"),
+        # Tests are named from the tree, also when it lies in a checkout of ours.
+        *(sys.executable, "-m", "pytest", "-q", f"--rootdir={scratch}"),
         *("-p", "queue_plugin", "-p", "no:cacheprovider"),
         *("-o", "log_cli=false", "--disable-warnings", "--tb=short"),
         f"--timeout={TEST_TIMEOUT}",
