@@ -79,7 +79,7 @@ def tests(session: nox.Session) -> None:
     scratch = str(Path(session.create_tmp()) / "upstream")
     suites = ["-m", "patchqueue.suites", *trees, "--work", scratch, *session.posargs]
     session.run("python", *suites)
-    session.run("python", "-m", "pytest", "tests/queue")
+    session.run("python", "-m", "pytest", "tests/queue", "tests/faults")
 
 
 @nox.session(python=PYTHON)

@@ -1,0 +1,1 @@
+"""Random schedules of faults over the real components, checked by invariants."""
