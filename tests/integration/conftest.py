@@ -16,7 +16,8 @@ The parts, from the bottom up:
   prompt and waits until L2 holds it; Stack.restore empties what lies above L2,
   runs the prompt again and says where its KV came from. ServerSwitch keeps one
   engine while servers with other settings take turns.
-- damage: an L2 that loses or shortens an object between lookup and load.
+- damage: an L2 that loses or shortens an object between lookup and load, or that
+  holds a load until something else has happened.
 
 A test that needs another stack than the session's makes its own:
 
@@ -41,13 +42,22 @@ from tests.integration.fixtures import (
     ModelMaker,
     end_in_order_on_sigterm,
     model,
+    pytest_configure,
     pytest_runtest_makereport,
+    pytest_terminal_summary,
 )
 from tests.integration.models import ONE_GROUP
 from tests.integration.server import ServerConfig
 from tests.integration.stack import Stack, running_stack
 
-__all__ = ["end_in_order_on_sigterm", "model", "pytest_runtest_makereport", "stack"]
+__all__ = [
+    "end_in_order_on_sigterm",
+    "model",
+    "pytest_configure",
+    "pytest_runtest_makereport",
+    "pytest_terminal_summary",
+    "stack",
+]
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -168,6 +169,19 @@ class Engine:
         )
         return _completion(answer)
 
+    def request_given_up(self, prompt: Sequence[int]) -> AbstractContextManager[None]:
+        """Send a request, and hang up at the end of the with block: vLLM aborts it."""
+        return self._web.given_up_post("/v1/completions", _request(prompt, tokens=16))
+
+    def wait_idle(self) -> None:
+        """Wait until vLLM has neither running nor waiting requests."""
+        wait_until(
+            lambda: self._unfinished_requests() == 0,
+            "vLLM has no request left",
+            seconds=SETTLE_SECONDS,
+            explain=self.process.explain,
+        )
+
     def reset_prefix_cache(self) -> None:
         """Forget all KV in vLLM's own blocks, once no store reads them."""
         wait_until(
@@ -179,6 +193,11 @@ class Engine:
 
     def _used_segments(self) -> frozenset[str]:
         return shm.used_by(self.process.pids(), shm.ENGINE_KINDS)
+
+    def _unfinished_requests(self) -> int:
+        metrics = self.metrics()
+        running = metrics.total("vllm:num_requests_running")
+        return int(running + metrics.total("vllm:num_requests_waiting"))
 
     def _finished_requests(self) -> int:
         return int(self.metrics().total("vllm:request_success"))

@@ -11,6 +11,20 @@ from tests.integration.process import ProcessGroup
 
 ModelMaker = Callable[[ModelShape], Path]
 
+SUMMARY = pytest.StashKey[list[str]]()
+"""Lines that are printed after all tests."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Begin with nothing to print."""
+    config.stash[SUMMARY] = []
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what the tests had to tell."""
+    for line in terminalreporter.config.stash[SUMMARY]:
+        terminalreporter.write_line(line)
+
 
 @pytest.fixture(scope="session", autouse=True)
 def end_in_order_on_sigterm() -> Iterator[None]:

@@ -100,11 +100,27 @@ class ServerSwitch:
             self._server = self._exchange(config)
         return Stack(self._server, self._engine)
 
+    def crash(self) -> None:
+        """Kill the server that runs now, and wait until the engine has missed it."""
+        losses = self._engine.server_losses()
+        self._running().process.kill()
+        self._wait_for_engine(lambda: self._engine.server_losses() - losses, "gone")
+
+    def revive(self) -> None:
+        """Start the killed server again, and wait until the engine has found it."""
+        returns = self._engine.server_returns()
+        self._running().start()
+        self._wait_for_engine(lambda: self._engine.server_returns() - returns, "back")
+
     def stop(self) -> None:
         """End the engine and the server."""
         self._engine.stop()
         if self._server is not None:
             self._server.stop()
+
+    def _running(self) -> LMCacheServer:
+        assert self._server is not None, "no server has been asked for"
+        return self._server
 
     def _exchange(self, config: ServerConfig) -> LMCacheServer:
         returns = self._engine.server_returns() if self._server else 0

@@ -2,6 +2,8 @@
 
 import http.client
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
@@ -34,6 +36,15 @@ class WebClient:
         """POST body as JSON to path and return the JSON object of the answer."""
         return _as_object(self._request("POST", path, json.dumps(body or {})))
 
+    @contextmanager
+    def given_up_post(self, path: str, body: Json) -> Iterator[None]:
+        """POST body as JSON to path, and hang up when the with block ends."""
+        connection = self._send("POST", path, json.dumps(body))
+        try:
+            yield
+        finally:
+            connection.close()
+
     def answers(self, path: str) -> bool:
         """Tell whether GET path is answered with 200, and soon."""
         hasty = replace(self, timeout_seconds=PROBE_SECONDS)
@@ -44,13 +55,8 @@ class WebClient:
         return True
 
     def _request(self, method: str, path: str, body: str | None) -> str:
-        address = urlsplit(self.base)
-        connection = http.client.HTTPConnection(
-            address.hostname or "", address.port, timeout=self.timeout_seconds
-        )
+        connection = self._send(method, path, body)
         try:
-            headers = {"Content-Type": "application/json"} if body else {}
-            connection.request(method, path, body, headers)
             answer = connection.getresponse()
             text = answer.read().decode("utf-8", errors="replace")
         finally:
@@ -58,6 +64,19 @@ class WebClient:
         if answer.status != http.HTTPStatus.OK:
             raise HttpError(f"{method} {self.base}{path}: {answer.status} {text}")
         return text
+
+    def _send(self, method: str, path: str, body: str | None) -> http.client.HTTPConnection:
+        address = urlsplit(self.base)
+        connection = http.client.HTTPConnection(
+            address.hostname or "", address.port, timeout=self.timeout_seconds
+        )
+        headers = {"Content-Type": "application/json"} if body else {}
+        try:
+            connection.request(method, path, body, headers)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
 
 def _as_object(text: str) -> Json:

@@ -1,0 +1,221 @@
+"""What goes wrong in the middle of a restore costs no more than that restore.
+
+Each row breaks something while a window is being fetched, under both of vLLM's
+load failure policies and with one and three KV cache groups. Whatever breaks, the
+request is answered right or ends with an error, nothing of it stays in L1, and the
+next restore succeeds. The rows are printed as a table at the end.
+"""
+
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.integration import damage
+from tests.integration.engine import Completion, EngineConfig
+from tests.integration.fixtures import SUMMARY, ModelMaker
+from tests.integration.models import ONE_GROUP, THREE_GROUPS, ModelShape
+from tests.integration.server import ServerConfig
+from tests.integration.stack import ServerSwitch, Stack, random_prompt
+from tests.integration.webclient import HttpError
+
+CHUNK_TOKENS = 32
+WINDOW_CHUNKS = 8
+CHUNKS = 24  # Three windows; the second one is held.
+L1_CHUNKS = 64  # Stores need room for a whole prompt.
+HELD_LOAD = 2
+SUFFIX_TOKENS = 8
+CONTROL_SEED = 1
+
+RECOMPUTE, FAIL = "recompute", "fail"
+ENDED_WITH_ERROR = "error"
+
+LAYOUTS = {ONE_GROUP: 1, THREE_GROUPS: 2}  # Objects of a chunk.
+
+
+@dataclass
+class Outcome:
+    """What came of the request whose restore was broken."""
+
+    right_tokens: bool
+    cached_tokens: int
+    finish_reason: str
+
+
+@dataclass
+class Bench:
+    """A stack whose L2 can be broken, and the rows that it has been through."""
+
+    shape: ModelShape
+    policy: str
+    config: ServerConfig
+    switch: ServerSwitch
+    rows: dict[str, Outcome] = field(default_factory=dict)
+    stored: dict[int, Completion] = field(default_factory=dict)
+
+    @property
+    def stack(self) -> Stack:
+        return self.switch.serve(self.config)
+
+    @property
+    def l2(self) -> Path:
+        return self.config.l2_folder
+
+    def store(self, seed: int) -> list[int]:
+        """Store a state and return its prompt; what L1 and vLLM hold of it is dropped."""
+        prompt = random_prompt(CHUNKS * CHUNK_TOKENS + SUFFIX_TOKENS, seed)
+        stack = self.stack
+        stack.forget()
+        self.stored[seed] = stack.store(prompt, CHUNKS * LAYOUTS[self.shape]).completion
+        stack.forget()
+        return prompt
+
+    def answer(self, prompt: list[int], seed: int) -> Outcome:
+        """Run a prompt and compare the answer with the one it had when it was new."""
+        try:
+            completion = self.stack.engine.complete(prompt)
+        except HttpError:
+            return Outcome(right_tokens=False, cached_tokens=0, finish_reason=ENDED_WITH_ERROR)
+        right = completion.tokens == self.stored[seed].tokens
+        return Outcome(right, completion.cached_tokens, completion.finish_reason)
+
+    def break_restore(self, seed: int, fault: Callable[[], None]) -> Outcome:
+        """Restore a new state, and let the fault happen while its second window is fetched."""
+        prompt = self.store(seed)
+        with ThreadPoolExecutor(1) as pool:
+            with damage.held_load(self.l2, HELD_LOAD) as wait_held:
+                outcome = pool.submit(self.answer, prompt, seed)
+                wait_held()
+                fault()
+            return outcome.result()
+
+    def assert_whole_again(self) -> None:
+        """Nothing is left of the broken restore, and the control state restores in full."""
+        stack = self.stack
+        assert stack.engine.ready()
+        assert stack.server.ready()
+        prompt = random_prompt(CHUNKS * CHUNK_TOKENS + SUFFIX_TOKENS, CONTROL_SEED)
+        restore = stack.restore(prompt)  # It waits until L1 holds no byte and no lock.
+        assert restore.completion.cached_tokens == CHUNKS * CHUNK_TOKENS
+        assert restore.completion.tokens == self.stored[CONTROL_SEED].tokens
+
+    def assert_costs_the_restore(self, row: str, outcome: Outcome) -> None:
+        """Under recompute the answer is right; under fail the request ends with an error."""
+        self.rows[row] = outcome
+        assert outcome.cached_tokens == 0
+        if self.policy == FAIL:
+            assert outcome.finish_reason == ENDED_WITH_ERROR
+        else:
+            assert outcome == Outcome(right_tokens=True, cached_tokens=0, finish_reason="length")
+        self.assert_whole_again()
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(shape, policy) for shape in LAYOUTS for policy in (RECOMPUTE, FAIL)],
+    ids=lambda parameter: f"{parameter[0].name}-{parameter[1]}",
+)
+def bench(
+    request: pytest.FixtureRequest, model: ModelMaker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Bench]:
+    shape, policy = request.param
+    folder = tmp_path_factory.mktemp("matrix")
+    chunk_bytes = CHUNK_TOKENS * shape.token_kv_bytes
+    engine = EngineConfig(
+        model(shape),
+        max_tokens=2 * CHUNKS * CHUNK_TOKENS,
+        kv_cache_bytes=4 * CHUNKS * chunk_bytes,
+        load_failure_policy=policy,
+        arguments=("--block-size", str(CHUNK_TOKENS)),
+        connector_settings={"lmcache.mp.heartbeat_interval": 3.0},
+    )
+    config = ServerConfig(
+        l2_folder=folder / "l2",
+        adapter=damage.adapter(folder / "l2"),
+        l1_bytes=L1_CHUNKS * chunk_bytes,
+        chunk_tokens=CHUNK_TOKENS,
+        window_chunks=WINDOW_CHUNKS,
+        environment=damage.environment(),
+    )
+    bench = Bench(shape, policy, config, ServerSwitch(engine, folder))
+    try:
+        bench.store(CONTROL_SEED)
+        yield bench
+        request.config.stash[SUMMARY].extend(table(bench))
+    finally:
+        bench.switch.stop()
+
+
+def table(bench: Bench) -> list[str]:
+    return [
+        f"{bench.shape.name:12} | {bench.policy:9} | {name:29} | "
+        f"{outcome.finish_reason:6} | {outcome.cached_tokens} tokens reused"
+        for name, outcome in bench.rows.items()
+    ]
+
+
+def take_l2_away(bench: Bench) -> None:
+    """Leave an empty folder in place of L2, as when a file system is unmounted."""
+    bench.l2.rename(bench.l2.with_name("away"))
+    bench.l2.mkdir()
+
+
+def bring_l2_back(bench: Bench) -> None:
+    """Undo take_l2_away, and drop what was stored meanwhile."""
+    bench.stack.server.wait_quiet()
+    shutil.rmtree(bench.l2)
+    bench.l2.with_name("away").rename(bench.l2)
+
+
+def test_l2_gone_before_the_lookup_is_a_miss(bench: Bench) -> None:
+    prompt = bench.store(seed=2)
+
+    take_l2_away(bench)
+    outcome = bench.answer(prompt, seed=2)
+    bring_l2_back(bench)
+
+    bench.rows["L2 gone before the lookup"] = outcome
+    assert outcome == Outcome(right_tokens=True, cached_tokens=0, finish_reason="length")
+    bench.assert_whole_again()
+
+
+def test_l2_gone_in_the_middle_costs_the_restore(bench: Bench) -> None:
+    outcome = bench.break_restore(seed=3, fault=lambda: take_l2_away(bench))
+    bring_l2_back(bench)
+
+    bench.assert_costs_the_restore("L2 gone in the middle", outcome)
+
+
+def test_objects_gone_in_the_middle_cost_the_restore(bench: Bench) -> None:
+    known = set(bench.l2.iterdir())
+
+    def remove_new_objects() -> None:
+        for path in set(bench.l2.iterdir()) - known:
+            path.unlink()
+
+    outcome = bench.break_restore(seed=4, fault=remove_new_objects)
+
+    bench.assert_costs_the_restore("objects gone in the middle", outcome)
+
+
+def test_a_server_killed_in_the_middle_costs_the_restore(bench: Bench) -> None:
+    outcome = bench.break_restore(seed=5, fault=bench.switch.crash)
+    bench.switch.revive()
+
+    bench.assert_costs_the_restore("server killed in the middle", outcome)
+
+
+def test_an_abort_in_the_middle_gives_everything_back(bench: Bench) -> None:
+    prompt = bench.store(seed=6)
+    engine = bench.stack.engine
+
+    with damage.held_load(bench.l2, HELD_LOAD) as wait_held:
+        with engine.request_given_up(prompt):
+            wait_held()
+        engine.wait_idle()
+
+    bench.rows["request aborted in the middle"] = Outcome(True, 0, "abort")
+    bench.assert_whole_again()
