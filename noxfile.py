@@ -27,7 +27,7 @@ def queue(session: nox.Session, *arguments: str) -> None:
 
 @nox.session(python=PYTHON, default=False)
 def pin(session: nox.Session) -> None:
-    """Write pins.lock (`-- vllm==X lmcache==Y`; else for today's releases)."""
+    """Write pins.lock (`-- vllm==X lmcache==Y`; else for today's releases); or `-- --check` it."""
     group(session, "queue")
     queue(session, "pin", *session.posargs)
 
@@ -51,6 +51,23 @@ def export(session: nox.Session) -> None:
     """Write the work trees' commits back to patches/ and series."""
     group(session, "queue")
     queue(session, "export")
+
+
+@nox.session(python=PYTHON, default=False)
+def status(session: nox.Session) -> None:
+    """Show the series at a glance: lines, guarding tests, upstream status, age."""
+    group(session, "queue")
+    queue(session, "status")
+
+
+@nox.session(python=PYTHON, default=False)
+def rebase(session: nox.Session) -> None:
+    """Bring the series to other releases (`-- vllm==X lmcache==Y`, `--continue`, `--accept` ...)."""
+    if "--tests" in session.posargs:
+        install_stack(session)
+        session.install("--quiet", "-r", "requirements/tests.txt")
+    group(session, "queue")
+    queue(session, "rebase", *session.posargs)
 
 
 @nox.session(python=PYTHON)

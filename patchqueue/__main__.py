@@ -11,16 +11,23 @@ from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 
+from patchqueue.accept import accept
 from patchqueue.apply import apply
 from patchqueue.build import build
 from patchqueue.errors import QueueError
 from patchqueue.export import export
 from patchqueue.fetch import fetch
+from patchqueue.freshness import check_pins
 from patchqueue.layout import CACHE_VARIABLE, TREES, Layout
 from patchqueue.lint import lint
 from patchqueue.pin import pin
 from patchqueue.pins import MACHINES, TARGETS, Artifact, Pins
 from patchqueue.platforms import Platform
+from patchqueue.progress import Progress
+from patchqueue.rebase import Rebase
+from patchqueue.rebase_tests import run_guards
+from patchqueue.report import next_steps, table
+from patchqueue.status import status
 
 _HERE = Platform.here()
 
@@ -78,6 +85,7 @@ def _parser() -> argparse.ArgumentParser:
 
     release = command(_pin, "pin")
     release.add_argument("releases", nargs="*", help="as in vllm==0.32.0; else today's pins")
+    release.add_argument("--check", action="store_true", help="write nothing: is there news?")
     files = command(_fetch, "fetch")
     files.add_argument("--all", action="store_true", help="the donors of every platform")
     _platform_options(files)
@@ -87,7 +95,22 @@ def _parser() -> argparse.ArgumentParser:
     wheels = command(_build, "build")
     wheels.add_argument("--dist", type=Path, help="the folder to write to; else dist/")
     _platform_options(wheels)
+    _rebase_options(command(_rebase, "rebase"))
+    command(_status, "status")
     return parser
+
+
+def _rebase_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("releases", nargs="*", help="as in vllm==0.33.0; else show the progress")
+    ways = parser.add_mutually_exclusive_group()
+    for way, words in {
+        "--continue": "go on, after a conflict or an interruption",
+        "--skip": "leave the patch in conflict out for now",
+        "--abort": "drop the rebase",
+        "--accept": "commit its result: patches/, series and pins.lock",
+        "--tests": "run the tests of the patches that are brought over",
+    }.items():
+        ways.add_argument(way, dest="way", action="store_const", const=way, help=words)
 
 
 def _platform_options(parser: argparse.ArgumentParser) -> None:
@@ -98,6 +121,9 @@ def _platform_options(parser: argparse.ArgumentParser) -> None:
 
 def _pin(layout: Layout, options: argparse.Namespace) -> None:
     """Write pins.lock for the named releases."""
+    if options.check:
+        print(check_pins(layout))
+        return
     versions = {}
     if layout.pins.is_file():
         versions = {name: tree.version for name, tree in Pins.read(layout.pins).trees.items()}
@@ -159,6 +185,39 @@ def _build(layout: Layout, options: argparse.Namespace) -> None:
     """Write the wheels of the patched trees into dist/."""
     for wheel in build(layout, _platform(options), options.dist or layout.dist):
         print(wheel)
+
+
+def _rebase(layout: Layout, options: argparse.Namespace) -> None:
+    """Bring the series to other releases, in a scratch copy."""
+    rebase = Rebase(layout)
+    if options.releases and options.way:
+        raise QueueError(f"{options.way} takes no releases")
+    if options.way == "--abort":
+        rebase.abort()
+        print("the rebase is dropped; patches/, series and pins.lock are as they were")
+    elif options.way == "--accept":
+        print(f"committed: {accept(rebase)}; now `nox -s lint tests integration`")
+    else:
+        _show_rebase(_go_on(rebase, options))
+
+
+def _go_on(rebase: Rebase, options: argparse.Namespace) -> Progress:
+    if options.releases:
+        return rebase.start(dict(_release(text) for text in options.releases))
+    if options.way == "--tests":
+        return run_guards(rebase)
+    if options.way == "--skip":
+        return rebase.skip()
+    return rebase.go_on() if options.way else rebase.progress()
+
+
+def _show_rebase(progress: Progress) -> None:
+    print("\n".join([*table(progress), "", *next_steps(progress)]))
+
+
+def _status(layout: Layout, _: argparse.Namespace) -> None:
+    """Show the series at a glance; fail where no test guards a patch."""
+    print(status(layout))
 
 
 if __name__ == "__main__":

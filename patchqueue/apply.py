@@ -40,15 +40,15 @@ def _apply(tree: WorkTree) -> None:
         )
     (sdist,) = fetch(tree.layout.cache, [tree.pin.sdist])
     tree.ensure_base(sdist)
-    _reset(tree)
+    reset(tree)
     tree.mark_source()
-    _am(tree, names)
+    am(tree, names)
     tree.name_commits(names)
-    _hand_to_stgit(tree, names)
+    hand_to_stgit(tree, names)
     tree.mark_saved()
 
 
-def _reset(tree: WorkTree) -> None:
+def reset(tree: WorkTree) -> None:
     """Put the tree at its base, out of any command that was interrupted."""
     if command := tree.in_progress():
         git.output(tree.path, command, "--quit")
@@ -58,8 +58,12 @@ def _reset(tree: WorkTree) -> None:
     git.output(tree.path, "checkout", "--quiet", "--force", "-B", "main", BASE)
 
 
-def _am(tree: WorkTree, names: list[str]) -> None:
-    """Apply the patches with plain git; stop at the first that does not fit exactly."""
+def am(tree: WorkTree, names: list[str]) -> None:
+    """Apply the patches with plain git.
+
+    Raises:
+        QueueError: a patch does not fit exactly; the tree stops before it.
+    """
     folder = tree.layout.patches / tree.pin.name
     if not names:
         return
@@ -97,7 +101,7 @@ def _reject(patch: Path, file: str, line: int) -> str:
     return f"The hunk for {file} line {line}:\n{hunk[0].rstrip()}\n" if hunk else ""
 
 
-def _hand_to_stgit(tree: WorkTree, names: list[str]) -> None:
+def hand_to_stgit(tree: WorkTree, names: list[str]) -> None:
     """Turn the commits into StGit patches where `stg` is installed."""
     if not git.has_stgit():
         return

@@ -1,6 +1,7 @@
 """A work tree back to `patches/` and `series`."""
 
 import re
+from collections.abc import Sequence
 
 from patchqueue.errors import QueueError
 from patchqueue.layout import TREES, Layout
@@ -10,15 +11,15 @@ from patchqueue.series import Series
 from patchqueue.worktree import WorkTree, formatted
 
 
-def export(layout: Layout) -> list[str]:
-    """Write the commits of every work tree; return the paths that changed.
+def export(layout: Layout, names: Sequence[str] = TREES) -> list[str]:
+    """Write the commits of the named work trees; return the paths that changed.
 
     Raises:
         QueueError: a tree is missing, dirty, half-way through a command, or has
             patches that are not applied. Nothing was written then.
     """
     pins = Pins.read(layout.pins)
-    trees = [WorkTree(layout, pins.trees[name]) for name in TREES]
+    trees = [WorkTree(layout, pins.trees[name]) for name in names]
     stacks = [_stack(tree) for tree in trees]
     changed: list[str] = []
     for tree, stack in zip(trees, stacks, strict=True):
@@ -99,4 +100,4 @@ def _write(tree: WorkTree, stack: dict[str, bytes]) -> list[str]:
         replaced.write(layout.series)
         changed.append(layout.series)
     tree.name_commits(list(stack))
-    return [str(path.relative_to(layout.root)) for path in changed]
+    return [layout.shown(path) for path in changed]

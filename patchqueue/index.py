@@ -14,6 +14,7 @@ from typing import Any
 
 from packaging.tags import Tag
 from packaging.utils import parse_wheel_filename
+from packaging.version import Version
 from pip._internal.commands import create_command
 from pip._internal.models.format_control import FormatControl
 from pip._internal.models.link import Link
@@ -30,14 +31,25 @@ class Index:
 
     def find(self, project: str, version: str, target: TargetPython) -> list[Link]:
         """Links to a release's sdist and to its wheels that suit `target`."""
+        candidates = self._candidates(project, target)
+        return [found.link for found in candidates if str(found.version) == version]
+
+    def versions(self, project: str) -> list[Version]:
+        """The versions that have an sdist and are not yanked, ascending."""
+        candidates = self._candidates(project, TargetPython())
+        return sorted(
+            {
+                found.version
+                for found in candidates
+                if not found.link.is_wheel and not found.link.is_yanked
+            }
+        )
+
+    def _candidates(self, project: str, target: TargetPython) -> list[Any]:
         finder = self._command._build_package_finder(
             self._options, self.session, target_python=target, ignore_requires_python=True
         )
-        return [
-            candidate.link
-            for candidate in finder.find_all_candidates(project)
-            if str(candidate.version) == version
-        ]
+        return list(finder.find_all_candidates(project))
 
     def locate(self, project: str, version: str, name: str) -> Link | None:
         """The link to one file, or None where the index does not offer it."""

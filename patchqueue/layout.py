@@ -16,6 +16,7 @@ class Layout:
 
     root: Path
     cache: Path
+    checkout: Path | None = None  # what paths are shown relative to; else `root`
 
     @classmethod
     def of(cls, root: Path) -> "Layout":
@@ -43,6 +44,14 @@ class Layout:
     def dist(self) -> Path:
         """Where `build` leaves the wheels."""
         return self.root / "dist"
+
+    def shown(self, path: Path) -> str:
+        """A path as a user at the checkout's root would type it."""
+        return str(path.relative_to(self.checkout or self.root))
+
+    def scratch(self, folder: Path) -> "Layout":
+        """The layout of a copy of the queue in a folder of this checkout."""
+        return Layout(folder, self.cache, self.checkout or self.root)
 
     def worktree(self, tree: str) -> Path:
         """The git work tree of an upstream, with the series as commits."""

@@ -39,15 +39,20 @@ class _Release:
     commit: str | None
 
 
-def pin(layout: Layout, versions: Mapping[str, str]) -> None:
+def pin(layout: Layout, versions: Mapping[str, str], *, incomplete: bool = False) -> list[str]:
     """Write the lock file for one release of each upstream.
 
     Args:
         versions: the release by tree, as in {"lmcache": "0.5.6", "vllm": "0.32.0"}.
+        incomplete: go on without a donor wheel that the index lacks.
+
+    Returns:
+        What the index lacks, in words.
 
     Raises:
         QueueError: the index lacks a release or one of its donor wheels.
     """
+    lacking: list[str] = []
     with connect() as index:
         sdists = {tree: _sdist(index, tree, versions[tree]) for tree in TREES}
     paths = fetch(layout.cache, sdists.values())
@@ -55,19 +60,22 @@ def pin(layout: Layout, versions: Mapping[str, str]) -> None:
     pythons = _pythons(release.metadata.requires_python for release in releases.values())
     with connect() as index:
         wheels = {
-            donor: _wheels(index, donor, versions[tree], pythons)
+            donor: _wheels(index, donor, versions[tree], pythons, lacking)
             for (tree, _), donor in DONORS.items()
         }
+    if lacking and not incomplete:
+        raise QueueError(f"no package index that pip is configured for answers with {lacking[0]}")
     packages = [_package(release, wheels.pop(tree, ())) for tree, release in releases.items()]
     lock = Pylock(
         lock_version=Version("1.0"),
         requires_python=SpecifierSet(f">=3.{pythons[0]},<3.{pythons[-1] + 1}"),
         created_by="bounded-restore",
-        packages=packages + [_donor(donor, found) for donor, found in wheels.items()],
+        packages=packages + [_donor(donor, found) for donor, found in wheels.items() if found],
         tool={TOOL: {"torch": _torch(releases["vllm"].metadata)}},
     )
     lock.validate()
     layout.pins.write_text(_HEADER + tomli_w.dumps(lock.to_dict()), encoding="utf-8")
+    return lacking
 
 
 def _sdist(index: Index, tree: str, version: str) -> Artifact:
@@ -81,7 +89,7 @@ def _sdist(index: Index, tree: str, version: str) -> Artifact:
 
 
 def _wheels(
-    index: Index, project: str, version: str, pythons: Iterable[int]
+    index: Index, project: str, version: str, pythons: Iterable[int], lacking: list[str]
 ) -> tuple[Artifact, ...]:
     """A wheel of `project` for every machine and every Python, without repetitions."""
     found: dict[str, Artifact] = {}
@@ -91,10 +99,8 @@ def _wheels(
         suits = target(f"manylinux_2_28_{machine}", f"3.{minor}")
         wheels = [link for link in index.find(project, version, suits) if link.is_wheel]
         if not wheels:
-            raise QueueError(
-                f"no package index that pip is configured for answers with a wheel of "
-                f"{project} {version} for {machine} and Python 3.{minor}"
-            )
+            lacking.append(f"a wheel of {project} {version} for {machine} and Python 3.{minor}")
+            continue
         found[wheels[0].filename] = _artifact(project, version, wheels[0])
     return tuple(found.values())
 

@@ -39,7 +39,7 @@ class WorkTree:
     @property
     def shown(self) -> str:
         """The folder as a user at the checkout's root would type it."""
-        return str(self.path.relative_to(self.layout.root))
+        return self.layout.shown(self.path)
 
     def exists(self) -> bool:
         """Whether there is a repository in the folder."""

@@ -88,10 +88,11 @@ def need_stgit() -> None:
 
 def hide_stgit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Set a PATH with everything on it but `stg`."""
-    hidden = tmp_path / "bin"
-    hidden.mkdir()
-    for folder in os.environ["PATH"].split(os.pathsep):
-        for program in Path(folder).glob("*"):
-            if program.name != "stg" and not (hidden / program.name).exists():
-                (hidden / program.name).symlink_to(program)
+    hidden = tmp_path.parent / "bin-without-stg"  # made once for all tests
+    if not hidden.exists():
+        hidden.mkdir()
+        for folder in os.environ["PATH"].split(os.pathsep):
+            for program in Path(folder).glob("*"):
+                if program.name != "stg" and not (hidden / program.name).exists():
+                    (hidden / program.name).symlink_to(program)
     monkeypatch.setenv("PATH", str(hidden))

@@ -36,9 +36,9 @@ Upstream-Status: Pending
 """
 
 
-def sdist(tree: str, files: Mapping[str, str]) -> bytes:
+def sdist(tree: str, files: Mapping[str, str], version: str | None = None) -> bytes:
     """A source distribution with the given files."""
-    top = f"{tree}-{VERSIONS[tree]}"
+    top = f"{tree}-{version or VERSIONS[tree]}"
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
         for name, text in files.items():
@@ -97,6 +97,18 @@ def releases() -> dict[str, dict[str, bytes]]:
         package = {k: v for k, v in upstream_files(tree).items() if k.startswith(f"{tree}/")}
         files.setdefault(project, {}).update({n: wheel(n, tree, package) for n in names})
     return files
+
+
+def release(index: Index, tree: str, version: str, changes: Mapping[str, str]) -> None:
+    """Offer a further release of an upstream, with its donors."""
+    old = VERSIONS[tree]
+    files = upstream_files(tree) | dict(changes)
+    files["PKG-INFO"] = files["PKG-INFO"].replace(f"Version: {old}", f"Version: {version}")
+    index.add(tree, f"{tree}-{version}.tar.gz", sdist(tree, files, version))
+    for project, names in WHEELS.items():
+        if project.split("-")[0] == tree:
+            for name in (name.replace(f"-{old}-", f"-{version}-") for name in names):
+                index.add(project, name, wheel(name, project, {}))
 
 
 def publish(index: Index) -> None:

@@ -1,0 +1,48 @@
+"""Whether the pins still hold, and whether there is something newer."""
+
+from packaging.version import Version
+
+from patchqueue.errors import QueueError
+from patchqueue.index import Index, connect
+from patchqueue.layout import Layout
+from patchqueue.pins import Artifact, Pins, Tree
+
+
+def check_pins(layout: Layout) -> str:
+    """Ask the package index for newer releases, and for the hashes of the pinned files.
+
+    Raises:
+        QueueError: a pinned file is gone, or has another hash.
+    """
+    pins = Pins.read(layout.pins)
+    artifacts = [*(tree.sdist for tree in pins.trees.values()), *pins.wheels]
+    with connect() as index:
+        faults = [fault for file in artifacts if (fault := _fault(index, file))]
+        news = [_news(index, tree) for tree in pins.trees.values()]
+    if faults:
+        raise QueueError("\n".join(faults))
+    return "\n".join([f"{len(artifacts)} pinned files have the pinned hashes", *news])
+
+
+def _fault(index: Index, artifact: Artifact) -> str | None:
+    link = index.locate(artifact.project, artifact.version, artifact.name)
+    if link is None:
+        return (
+            f"{artifact.name}: no package index that pip is configured for offers it any more; "
+            "keep the copy in the cache, and rebase onto another release"
+        )
+    if link.hash != artifact.sha256:
+        return (
+            f"{artifact.name}: the package index says {link.hash_name} {link.hash}, but pins.lock "
+            f"says {artifact.sha256}; do not use it before you know why"
+        )
+    return None
+
+
+def _news(index: Index, tree: Tree) -> str:
+    pinned = Version(tree.version)
+    newer = [version for version in index.versions(tree.name) if version > pinned]
+    if not newer:
+        return f"{tree.name} {pinned} is the newest release"
+    shown = ", ".join(str(version) for version in newer)
+    return f"{tree.name} {pinned}: newer are {shown}; `nox -s rebase -- {tree.name}=={newer[-1]}`"

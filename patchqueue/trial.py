@@ -1,0 +1,96 @@
+"""The tests that guard a patch, run at a commit of an upstream tree."""
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from patchqueue import git, offline_hub
+from patchqueue.suites import PYTEST_FINISHED, Run, Suite, environment
+
+_TIMEOUT = 900
+# Made while a wheel is built; the sources lack them.
+_BUILT = ("*.so", "*_pb2.py", "*_pb2_grpc.py")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """How the tests went: pytest's last line, and the end of its output when they failed."""
+
+    passed: bool
+    summary: str
+    output: str
+
+    def __str__(self) -> str:
+        return self.summary if self.passed else f"{self.summary}\n{self.output}"
+
+
+def run_tests(repository: Path, commit: str, tree: str, tests: Sequence[str]) -> Trial:
+    """Run test files of an upstream tree as they are at `commit`, offline.
+
+    The package under test is that commit's. Compiled files, and files that a build
+    generates, come from the release of the package that is installed here, if one is.
+    """
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        checkout(repository, commit, Path(folder)) as copy,
+    ):
+        _lay_built_files(tree, copy)
+        work = Path(folder, "run")
+        offline_hub.build(work / "hub")
+        suite = Suite("trial", tree, list(tests), tests=0)
+        env = environment(suite, Run({tree: copy}, work))
+        env["PYTHONPATH"] = str(copy)
+        options = ["-q", "-p", "no:cacheprovider", "--tb=short", "-W", "ignore"]
+        return _call([sys.executable, "-m", "pytest", *options, *tests], copy, env)
+
+
+@contextmanager
+def checkout(repository: Path, commit: str, folder: Path) -> Iterator[Path]:
+    """Check a commit out in a folder of its own."""
+    copy = folder / "tree"
+    git.output(repository, "worktree", "prune")
+    git.output(repository, "worktree", "add", "--quiet", "--detach", str(copy), commit)
+    try:
+        yield copy
+    finally:
+        git.output(repository, "worktree", "remove", "--force", str(copy))
+
+
+def _call(command: Sequence[str], folder: Path, env: dict[str, str]) -> Trial:
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=_TIMEOUT,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Trial(False, f"no end after {_TIMEOUT} s", "")
+    lines = [line.rstrip() for line in done.stdout.splitlines() if line.strip()]
+    last = lines[-1].strip("= ") if lines else ""
+    words = last if done.returncode in PYTEST_FINISHED else f"did not run: {last}"
+    return Trial(done.returncode == 0, words, "\n".join(lines[-30:]))
+
+
+def _lay_built_files(tree: str, copy: Path) -> None:
+    spec = importlib.util.find_spec(tree)
+    if spec is None or spec.origin is None:
+        return
+    installed = Path(spec.origin).parent
+    for pattern in _BUILT:
+        for file in installed.rglob(pattern):
+            target = copy / tree / file.relative_to(installed)
+            if target.parent.is_dir() and not target.exists():
+                shutil.copy(file, target)
