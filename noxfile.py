@@ -62,7 +62,7 @@ def status(session: nox.Session) -> None:
 
 @nox.session(python=PYTHON, default=False)
 def rebase(session: nox.Session) -> None:
-    """Bring the series to other releases (`-- vllm==X lmcache==Y`, `--continue`, `--accept` ...)."""
+    """Bring the series to other releases (`-- vllm==X lmcache==Y`, `-- --help`)."""
     if "--tests" in session.posargs:
         install_stack(session)
         session.install("--quiet", "-r", "requirements/tests.txt")

@@ -10,6 +10,7 @@ from patchqueue.hooks import run_upstream_hooks
 from patchqueue.layout import TREES, Layout
 from patchqueue.patch import Patch
 from patchqueue.series import Series
+from patchqueue.status import guards
 from patchqueue.worktree import WorkTree, formatted, read_patches
 
 _STATUS = re.compile(r"Pending|Submitted \[.+\]|Backport \[.+\]|Denied \[.+\]|Inappropriate \[.+\]")
@@ -55,6 +56,12 @@ def _tests(patch: Patch) -> str | None:
     return f"'Tests:' names {missing[0]}, which the patch does not change"
 
 
+def _guard(patch: Patch) -> str | None:
+    if _tests(patch) or guards(patch):
+        return None
+    return "no test guards the patch: 'Tests:' names no test_*.py to which it adds lines"
+
+
 def _removal(patch: Patch) -> str | None:
     if patch.trailer("Remove when"):
         return None
@@ -84,6 +91,7 @@ RULES: dict[str, Callable[[Patch], str | None]] = {
     "date": _date,
     "reason": _reason,
     "tests": _tests,
+    "guard": _guard,
     "removal": _removal,
     "upstream-status": _upstream_status,
     "sign-off": _sign_off,

@@ -66,14 +66,24 @@ def test_a_hand_edited_patch_is_named(queue: Layout, edit: str) -> None:
         lint(queue)
 
 
+NEW_TEST = """diff --git a/tests/test_second.py b/tests/test_second.py
+new file mode 100644
+index 0000000000000000000000000000000000000000..7d4290a117a4ddcc11daae7ea675841033830c8f
+--- /dev/null
++++ b/tests/test_second.py
+@@ -0,0 +1 @@
++x = 1
+"""
+
+
 def test_a_patch_that_another_change_moved_is_named(queue: Layout) -> None:
     """Context that still applies, at an offset, is not what export writes."""
     series = queue.series.read_text().replace("lmcache/first-fix.patch\n", "")
     first = (queue.patches / "lmcache/first-fix.patch").read_text()
     (queue.patches / "lmcache/first-fix.patch").unlink()
     second = queue.patches / "lmcache/second-fix.patch"
-    tests_only = second.read_text().partition("diff --git a/tests/")[0]
-    second.write_text(tests_only.replace("Tests: tests/test_lmcache.py", "Tests: lmcache/core.py"))
+    source_only = second.read_text().partition("diff --git a/tests/")[0]
+    second.write_text(source_only.replace("test_lmcache.py", "test_second.py") + NEW_TEST)
     queue.series.write_text(series)
     assert first
     moved = second.read_text().replace("@@ -27,7 +27,7 @@", "@@ -28,7 +28,7 @@")
