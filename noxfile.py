@@ -70,6 +70,16 @@ def rebase(session: nox.Session) -> None:
     queue(session, "rebase", *session.posargs)
 
 
+@nox.session(python=PYTHON, default=False)
+def upstream(session: nox.Session) -> None:
+    """Prepare a patch for its upstream (`-- PATCH --clone DIR`; `-- --all`: what is ready?)."""
+    if not {"--all", "--no-tests"} & set(session.posargs):
+        install_stack(session)
+        session.install("--quiet", "-r", "requirements/tests.txt")
+    group(session, "lint")
+    queue(session, "upstream", *session.posargs)
+
+
 @nox.session(python=PYTHON)
 def lint(session: nox.Session) -> None:
     """Check our code, the series, the patches' bytes, and the patched files by upstream's rules."""

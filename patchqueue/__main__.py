@@ -28,6 +28,7 @@ from patchqueue.rebase import Rebase
 from patchqueue.rebase_tests import run_guards
 from patchqueue.report import next_steps, table
 from patchqueue.status import status
+from patchqueue.upstream import Wish, overview, prepare
 
 _HERE = Platform.here()
 
@@ -97,6 +98,12 @@ def _parser() -> argparse.ArgumentParser:
     _platform_options(wheels)
     _rebase_options(command(_rebase, "rebase"))
     command(_status, "status")
+    branch = command(_upstream, "upstream")
+    branch.add_argument("patch", nargs="?", help="its name, as `nox -s status` prints it")
+    branch.add_argument("--all", action="store_true", help="only a table: what is ready?")
+    branch.add_argument("--clone", type=Path, help="of the upstream; else one made of the sdist")
+    branch.add_argument("--reviewer", help="the person who has reviewed every line")
+    branch.add_argument("--no-tests", action="store_true", help="do not run the patch's tests")
     return parser
 
 
@@ -218,6 +225,18 @@ def _show_rebase(progress: Progress) -> None:
 def _status(layout: Layout, _: argparse.Namespace) -> None:
     """Show the series at a glance; fail where no test guards a patch."""
     print(status(layout))
+
+
+def _upstream(layout: Layout, options: argparse.Namespace) -> None:
+    """Prepare a patch for its upstream: a branch, checks, a description. Sends nothing."""
+    if options.all == bool(options.patch):
+        raise QueueError("name one patch, or --all for a table")
+    if options.all:
+        print(overview(layout))
+        return
+    print(
+        prepare(layout, Wish(options.patch, options.clone, options.reviewer, not options.no_tests))
+    )
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from patchqueue.errors import QueueError
@@ -98,3 +100,14 @@ def text(tree: Path, *args: str, program: str = "git") -> str:
 def has_stgit() -> bool:
     """Whether StGit is there to hand a stack to."""
     return shutil.which("stg") is not None
+
+
+@contextmanager
+def checkout(repository: Path, commit: str, folder: Path) -> Iterator[Path]:
+    """Check a commit out in a new folder, for a while."""
+    output(repository, "worktree", "prune")
+    output(repository, "worktree", "add", "--quiet", "--detach", str(folder), commit)
+    try:
+        yield folder
+    finally:
+        output(repository, "worktree", "remove", "--force", str(folder))

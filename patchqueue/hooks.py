@@ -9,8 +9,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,15 +58,26 @@ def run_upstream_hooks(tree: WorkTree, cache: Path) -> None:
     Raises:
         QueueError: a hook objects.
     """
-    files = _changed(tree)
+    if not run_hooks(tree.path, BASE, "HEAD", cache / "mypy" / tree.pin.name, cache):
+        raise QueueError(
+            f"{tree.shown}: upstream's own checks object to the patched files (above). Mend the "
+            "patch there (docs/patches.md), then `nox -s export lint`"
+        )
+
+
+def run_hooks(repository: Path, base: str, head: str, mypy: Path, cache: Path) -> bool:
+    """Run the repository's hooks over the files that differ; False where one objects."""
+    files = _changed(repository, base, head)
     if not files:
-        return
-    config = upstream_config((tree.path / _CONFIG).read_text(encoding="utf-8"), files)
-    homes = {
-        "PRE_COMMIT_HOME": str(cache / "pre-commit"),
-        "MYPY_CACHE_DIR": str(cache / "mypy" / tree.pin.name),
-    }
-    with tempfile.TemporaryDirectory() as folder, _checkout(tree, Path(folder)) as copy:
+        return True
+    text = git.output(repository, "show", f"{head}:{_CONFIG}").decode()
+    config = upstream_config(text, files)
+    homes = {"PRE_COMMIT_HOME": str(cache / "pre-commit"), "MYPY_CACHE_DIR": str(mypy)}
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        # Hooks rewrite what they object to.
+        git.checkout(repository, head, Path(folder, mypy.name)) as copy,
+    ):
         path = Path(folder, "upstream.yaml")
         path.write_text(yaml.safe_dump(config), encoding="utf-8")
         command = [sys.executable, "-m", "pre_commit", "run", "--config", str(path)]
@@ -77,22 +87,7 @@ def run_upstream_hooks(tree: WorkTree, cache: Path) -> None:
             env=git.environment() | homes,
             check=False,
         )
-    if done.returncode:
-        raise QueueError(
-            f"{tree.shown}: upstream's own checks object to the patched files (above). Mend the "
-            "patch there (docs/patches.md), then `nox -s export lint`"
-        )
-
-
-@contextmanager
-def _checkout(tree: WorkTree, folder: Path) -> Iterator[Path]:
-    """Check HEAD out beside the work tree: hooks rewrite what they object to."""
-    copy = folder / tree.pin.name
-    git.output(tree.path, "worktree", "add", "--quiet", "--detach", str(copy), "HEAD")
-    try:
-        yield copy
-    finally:
-        git.output(tree.path, "worktree", "remove", "--force", str(copy))
+    return not done.returncode
 
 
 def upstream_config(text: str, files: Sequence[str]) -> dict[str, Any]:
@@ -134,6 +129,6 @@ def _concerns(hook: dict[str, Any], files: Sequence[str]) -> bool:
     return any(re.search(pattern, file) for file in files)
 
 
-def _changed(tree: WorkTree) -> list[str]:
-    diff = ["diff", "--no-renames", "--diff-filter=d", "--name-only", "-z", BASE, "HEAD"]
-    return git.output(tree.path, *diff).decode().split("\0")[:-1]
+def _changed(repository: Path, base: str, head: str) -> list[str]:
+    diff = ["diff", "--no-renames", "--diff-filter=d", "--name-only", "-z", base, head]
+    return git.output(repository, *diff).decode().split("\0")[:-1]

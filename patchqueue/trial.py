@@ -5,8 +5,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,28 +37,16 @@ def run_tests(repository: Path, commit: str, tree: str, tests: Sequence[str]) ->
     """
     with (
         tempfile.TemporaryDirectory() as folder,
-        checkout(repository, commit, Path(folder)) as copy,
+        git.checkout(repository, commit, Path(folder, "tree")) as copy,
     ):
         _lay_built_files(tree, copy)
         work = Path(folder, "run")
         offline_hub.build(work / "hub")
-        suite = Suite("trial", tree, list(tests), tests=0)
+        suite = Suite("trial", tree, list(tests), tests=0, env={"VLLM_TARGET_DEVICE": "cpu"})
         env = environment(suite, Run({tree: copy}, work))
         env["PYTHONPATH"] = str(copy)
         options = ["-q", "-p", "no:cacheprovider", "--tb=short", "-W", "ignore"]
         return _call([sys.executable, "-m", "pytest", *options, *tests], copy, env)
-
-
-@contextmanager
-def checkout(repository: Path, commit: str, folder: Path) -> Iterator[Path]:
-    """Check a commit out in a folder of its own."""
-    copy = folder / "tree"
-    git.output(repository, "worktree", "prune")
-    git.output(repository, "worktree", "add", "--quiet", "--detach", str(copy), commit)
-    try:
-        yield copy
-    finally:
-        git.output(repository, "worktree", "remove", "--force", str(copy))
 
 
 def _call(command: Sequence[str], folder: Path, env: dict[str, str]) -> Trial:
