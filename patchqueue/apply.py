@@ -53,8 +53,7 @@ def reset(tree: WorkTree) -> None:
     if command := tree.in_progress():
         git.output(tree.path, command, "--quit")
     git.run(tree.path, "checkout", "--quiet", "--force", "main")  # which may not exist yet
-    if tree.has_stgit_stack():
-        git.output(tree.path, "branch", "--cleanup", "--force", program="stg")
+    forget_stgit(tree)
     git.output(tree.path, "checkout", "--quiet", "--force", "-B", "main", BASE)
 
 
@@ -99,6 +98,12 @@ def _reject(patch: Path, file: str, line: int) -> str:
     section = text.partition(f"\n--- a/{file}\n")[2].partition("\ndiff --git ")[0]
     hunk = re.search(rf"^@@ -{line}[, ].*?(?=^@@ |\Z)", section, re.MULTILINE | re.DOTALL)
     return f"The hunk for {file} line {line}:\n{hunk[0].rstrip()}\n" if hunk else ""
+
+
+def forget_stgit(tree: WorkTree) -> None:
+    """Drop StGit's own records of the branch; the commits stay."""
+    if tree.has_stgit_stack():
+        git.output(tree.path, "branch", "--cleanup", "--force", program="stg")
 
 
 def hand_to_stgit(tree: WorkTree, names: list[str]) -> None:

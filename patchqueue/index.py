@@ -39,7 +39,7 @@ class Index:
         candidates = self._candidates(project, TargetPython())
         return sorted(
             {
-                found.version
+                Version(str(found.version))  # pip's own class, vendored
                 for found in candidates
                 if not found.link.is_wheel and not found.link.is_yanked
             }

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from patchqueue import git, pick
-from patchqueue.apply import am, hand_to_stgit, reset
+from patchqueue.apply import am, forget_stgit, hand_to_stgit, reset
 from patchqueue.errors import QueueError
 from patchqueue.fetch import fetch
 from patchqueue.layout import Layout
@@ -230,6 +230,7 @@ class Rebase:
         kept = [s.name for s in progress.of(tree.pin.name) if s.outcome not in DROPPED]
         tree.name_commits(kept)
         if tree.stgit_names() is None:
+            forget_stgit(tree)
             hand_to_stgit(tree, kept)
         tree.mark_source()
 
@@ -240,8 +241,8 @@ def _expect_child(tree: WorkTree, start: str) -> None:
         raise QueueError(
             f"{tree.shown}: HEAD should be one commit above {start[:12]}, and is not. "
             f"`git -C {tree.shown} log {start[:12]}..` shows what is there; make it one commit, or "
-            f"`git -C {tree.shown} cherry-pick --abort; git -C {tree.shown} reset --hard "
-            f"{start[:12]}` and pick {OLD}'s commit again"
+            f"`git -C {tree.shown} reset --hard {start[:12]}`, and `nox -s rebase -- --continue` "
+            "merges the patch again"
         )
 
 

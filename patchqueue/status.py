@@ -83,7 +83,7 @@ def sections(patch: Patch) -> Iterable[tuple[str, str]]:
 
 def _changed(patch: Patch) -> Iterable[tuple[str, int]]:
     for file, section in sections(patch):
-        hunks = section.partition("\n@@ ")[2]
+        hunks = section[section.find("\n@@ ") + 1 :]
         yield file, len(re.findall(r"^[+-]", hunks, re.MULTILINE))
 
 

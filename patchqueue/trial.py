@@ -5,8 +5,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
 from patchqueue import git, offline_hub
@@ -29,16 +31,21 @@ class Trial:
         return self.summary if self.passed else f"{self.summary}\n{self.output}"
 
 
-def run_tests(repository: Path, commit: str, tree: str, tests: Sequence[str]) -> Trial:
+def run_tests(
+    repository: Path, commit: str, tree: str, tests: Sequence[str], donor: Path | None = None
+) -> Trial:
     """Run test files of an upstream tree as they are at `commit`, offline.
 
     The package under test is that commit's. Compiled files, and files that a build
-    generates, come from the release of the package that is installed here, if one is.
+    generates, come from the wheel `donor`, and what it lacks from the release of the
+    package that is installed here, if one is.
     """
     with (
         tempfile.TemporaryDirectory() as folder,
         git.checkout(repository, commit, Path(folder, "tree")) as copy,
     ):
+        if donor:
+            _lay_built_files_of_wheel(tree, donor, copy)
         _lay_built_files(tree, copy)
         work = Path(folder, "run")
         offline_hub.build(work / "hub")
@@ -69,6 +76,14 @@ def _call(command: Sequence[str], folder: Path, env: dict[str, str]) -> Trial:
     last = lines[-1].strip("= ") if lines else ""
     words = last if done.returncode in PYTEST_FINISHED else f"did not run: {last}"
     return Trial(done.returncode == 0, words, "\n".join(lines[-30:]))
+
+
+def _lay_built_files_of_wheel(tree: str, donor: Path, copy: Path) -> None:
+    with zipfile.ZipFile(donor) as archive:
+        for name in archive.namelist():
+            built = name.startswith(f"{tree}/") and any(fnmatch(name, p) for p in _BUILT)
+            if built and (copy / name).parent.is_dir() and not (copy / name).exists():
+                archive.extract(name, copy)
 
 
 def _lay_built_files(tree: str, copy: Path) -> None:

@@ -7,6 +7,8 @@ import pytest
 
 from patchqueue import __main__ as cli
 from patchqueue.layout import Layout
+from tests.queue.index import Index
+from tests.queue.synthetic import release
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,3 +54,46 @@ def test_apply_and_export_say_what_they_did(
     assert cli.main(["export"]) == 0
     assert capsys.readouterr().out == "patches/ and series are up to date\n"
     assert cli.main(["lint"]) == 0
+
+
+def test_a_rebase_from_the_command_line(
+    queue: Layout, index: Index, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(queue.root)
+    assert cli.main(["rebase"]) == 1
+    assert "no rebase is in progress; `nox -s rebase -- vllm==X" in capsys.readouterr().err
+    release(index, "vllm", "0.33.0", {"README.md": "newer\n"})
+    assert cli.main(["rebase", "vllm==0.33.0"]) == 0
+    shown = capsys.readouterr().out
+    assert "| vllm/engine-fix.patch | clean |  | not run |" in shown
+    assert "`-- --accept` commits them with the new pins" in shown
+    assert cli.main(["rebase"]) == 0
+    assert capsys.readouterr().out == shown
+    assert cli.main(["rebase", "vllm==0.33.0", "--continue"]) == 1
+    assert "--continue takes no releases" in capsys.readouterr().err
+    assert cli.main(["rebase", "--abort"]) == 0
+    assert "as they were" in capsys.readouterr().out
+
+
+def test_status_and_pin_check_print_and_write_nothing(
+    queue: Layout, index: Index, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(queue.root)
+    before = queue.pins.read_bytes()
+    assert cli.main(["status"]) == 0
+    assert "3 patches" in capsys.readouterr().out
+    assert cli.main(["pin", "--check"]) == 0
+    assert "lmcache 0.5.6 is the newest release" in capsys.readouterr().out
+    assert queue.pins.read_bytes() == before
+
+
+@pytest.mark.parametrize("arguments", [[], ["first-fix", "--all"]])
+def test_upstream_wants_one_patch_or_all(
+    queue: Layout,
+    arguments: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(queue.root)
+    assert cli.main(["upstream", *arguments]) == 1
+    assert capsys.readouterr().err == "error: name one patch, or --all for a table\n"

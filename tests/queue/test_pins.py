@@ -6,11 +6,12 @@ import pytest
 
 from patchqueue.__main__ import main
 from patchqueue.errors import QueueError
+from patchqueue.freshness import check_pins
 from patchqueue.layout import Layout
 from patchqueue.pin import pin
 from patchqueue.pins import Pins
 from tests.queue.index import Index
-from tests.queue.synthetic import VERSIONS, checkout
+from tests.queue.synthetic import VERSIONS, checkout, release
 
 ROOT = Path(__file__).parents[2]
 
@@ -126,3 +127,35 @@ def test_the_session_writes_todays_pins_again(
     shutil.rmtree(empty.cache)
     assert main(["pin", "vllm==0.32.0"]) == 0
     assert empty.pins.read_bytes() == before
+
+
+def test_pins_that_hold_and_nothing_newer(empty: Layout) -> None:
+    before = empty.pins.read_bytes()
+    lines = check_pins(empty).splitlines()
+    assert lines == [
+        "12 pinned files have the pinned hashes",
+        "lmcache 0.5.6 is the newest release",
+        "vllm 0.32.0 is the newest release",
+    ]
+    assert empty.pins.read_bytes() == before
+
+
+def test_newer_releases_are_named(empty: Layout, index: Index) -> None:
+    release(index, "vllm", "0.33.0", {})
+    release(index, "vllm", "0.33.1rc1", {})
+    assert "vllm 0.32.0: newer are 0.33.0, 0.33.1rc1" in check_pins(empty)
+
+
+@pytest.mark.parametrize("gone", [True, False], ids=["gone", "changed"])
+def test_a_pinned_file_that_is_gone_or_changed_is_an_error(
+    empty: Layout, index: Index, gone: bool
+) -> None:
+    name = "vllm-0.32.0.tar.gz"
+    if gone:
+        del index.files["vllm"][name]
+    else:
+        index.add("vllm", name, b"another file")
+    with pytest.raises(
+        QueueError, match="offers it any more" if gone else "the package index says"
+    ):
+        check_pins(empty)

@@ -1,5 +1,6 @@
 """The queue onto other releases of the tiny upstreams, with StGit and without."""
 
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -105,10 +106,11 @@ def conflict(rebase: Rebase, index: Index) -> str:
 def resolve(rebase: Rebase, value: str = "-55") -> None:
     """Resolve it by hand: neither side's value."""
     core = scratch(rebase) / CORE
-    before, _, rest = core.read_text().partition("<<<<<<< ")
-    core.write_text(
-        f"{before}line_5 = {value}\n" + rest.partition(">>>>>>> ")[2].partition("\n")[2]
-    )
+    before, marker, rest = core.read_text().partition("<<<<<<< ")
+    if marker:
+        core.write_text(
+            f"{before}line_5 = {value}\n" + rest.partition(">>>>>>> ")[2].partition("\n")[2]
+        )
     git.output(scratch(rebase), "add", "--all")
 
 
@@ -293,7 +295,7 @@ def both_ways(rebase: Rebase) -> None:
     try:
         rebase.go_on() if rebase.file.is_file() else rebase.start(NEW)
     except QueueError as error:
-        assert "conflicts with" in str(error)
+        assert re.search("conflicts with|not resolved yet|not staged", str(error))
         resolve(rebase)
         rebase.go_on()
     if not Progress.read(rebase.file).lacking:
