@@ -13,14 +13,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.integration.environment import plugin_environment
 from tests.integration.waiting import wait_until
 
 LOSE = ".lose"
 SHORTEN = ".shorten"
 
 HOLD_SECONDS = 60.0
-
-_ROOT = Path(__file__).parents[2]
 
 
 def adapter(folder: Path) -> dict[str, Any]:
@@ -36,8 +35,7 @@ def adapter(folder: Path) -> dict[str, Any]:
 
 def environment() -> dict[str, str]:
     """Return what a server needs in its environment to find the adapter."""
-    inherited = os.environ.get("PYTHONPATH")
-    return {"PYTHONPATH": os.pathsep.join([str(_ROOT), *([inherited] if inherited else [])])}
+    return plugin_environment()
 
 
 def order(path: Path, what: str) -> None:

@@ -5,6 +5,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+_ROOT = Path(__file__).parents[2]
+
 # What a developer's shell sets for these programs must not change a test.
 _PROGRAM_PREFIXES = ("LMCACHE_", "VLLM_")
 _SETTINGS = {
@@ -22,6 +24,12 @@ def process_environment(extra: Mapping[str, str]) -> dict[str, str]:
         name: value for name, value in os.environ.items() if not name.startswith(_PROGRAM_PREFIXES)
     }
     return {**inherited, **_SETTINGS, **extra}
+
+
+def plugin_environment() -> dict[str, str]:
+    """Return what a server needs in its environment to find the adapters of the tests."""
+    inherited = os.environ.get("PYTHONPATH")
+    return {"PYTHONPATH": os.pathsep.join([str(_ROOT), *([inherited] if inherited else [])])}
 
 
 def python() -> str:

@@ -39,6 +39,7 @@ class ServerConfig:
     chunk_tokens: int = 256
     transfer: Transfer = LMCACHE_DRIVEN
     window_chunks: int | None = None
+    separate_object_groups: bool = True
     workers: int = 2
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -55,7 +56,7 @@ class ServerConfig:
             *("--chunk-size", str(self.chunk_tokens)),
             *("--max-workers", str(self.workers)),
             *("--supported-transfer-mode", self.transfer.mode),
-            "--separate-object-groups",
+            *(["--separate-object-groups"] if self.separate_object_groups else []),
             *("--l2-adapter", json.dumps(adapter)),
             *self._shared_l1_arguments(ports),
             *self._window_arguments(),
@@ -171,6 +172,11 @@ class LMCacheServer:
             write_locks=sum(each["write_locked_count"] for each in managers),
             staging_bytes=sum(each["staging_bytes"] for each in managers),
         )
+
+    def restore_peak_bytes(self) -> int:
+        """Return the most bytes that restores have staged in L1 so far."""
+        peak: int = self.storage_status()["restore"]["peak_staging_bytes"]
+        return peak
 
     def l1_capacity_bytes(self) -> int:
         """Return the size of L1, summed over all its backends."""
