@@ -12,6 +12,7 @@ nox.options.error_on_missing_interpreters = True
 nox.options.stop_on_first_error = True
 
 PYTHON = "3.11"
+BENCHMARKS = ("fs_load_concurrency", "restore_windows", "store_during_restore")
 PROJECT = nox.project.load_toml("pyproject.toml")
 
 
@@ -128,9 +129,11 @@ def gpu(session: nox.Session) -> None:
 
 @nox.session(python=PYTHON, default=False)
 def benchmark(session: nox.Session) -> None:
-    """Print the MiB/s of filesystem loads at several concurrencies, beside plain threads."""
+    """Print measured tables (`-- NAME [ARGS]`: one file of benchmarks/; else all)."""
     install_stack(session)
-    session.run("python", "benchmarks/fs_load_concurrency.py", *session.posargs)
+    runs = [session.posargs] if session.posargs else [[name] for name in BENCHMARKS]
+    for name, *arguments in runs:
+        session.run("python", "-m", f"benchmarks.{name}", *arguments)
 
 
 def install_stack(session: nox.Session) -> None:

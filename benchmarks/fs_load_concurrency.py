@@ -3,9 +3,7 @@
 
 For each concurrency C the adapter loads every object of a working set with
 ``LMCACHE_FS_LOAD_CONCURRENCY=C``, and C plain threads read the same files into
-the same buffers.  The two runs of a pair follow each other directly and swap
-places from round to round, so that drift of a shared machine hits both alike.
-Printed are the median rates in MiB/s and the median of the pairs' ratios.
+the same buffers.  Printed are the median rates in MiB/s and the median of the pairs' ratios.
 
 A cold run drops the files from the page cache first (``fsync`` and
 ``POSIX_FADV_DONTNEED``); with ``--odirect`` both sides bypass the page cache.
@@ -13,7 +11,7 @@ A cold run drops the files from the page cache first (``fsync`` and
 
 This measures a machine; it is not a test and never fails on a slow one::
 
-    python benchmarks/fs_load_concurrency.py --dir /data/l2-bench
+    nox -s benchmark -- fs_load_concurrency --dir /data/l2-bench
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ import select
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,6 +35,8 @@ from lmcache.v1.distributed.l2_adapters.fs_l2_adapter import (
     FSL2AdapterConfig,
 )
 from lmcache.v1.platform import consume_fd
+
+from benchmarks.pairs import drop_cache, measure_pairs
 
 ENV = "LMCACHE_FS_LOAD_CONCURRENCY"
 MIB = 1 << 20
@@ -141,17 +141,6 @@ def run_plain(
     return time.perf_counter() - start
 
 
-def drop_cache(paths: list[Path]) -> None:
-    """Drop the clean pages of *paths* from the page cache."""
-    for path in paths:
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(fd)
-
-
 def store(adapter: FSL2Adapter, keys: list[ObjectKey], size: int) -> None:
     """Store one object of *size* random bytes for each key.
 
@@ -166,24 +155,6 @@ def store(adapter: FSL2Adapter, keys: list[ObjectKey], size: int) -> None:
         wait_for(adapter.get_store_event_fd())
         if not adapter.pop_completed_store_tasks()[task].is_successful():
             raise RuntimeError("store failed")
-
-
-def measure(
-    adapter_run: Callable[[], float],
-    plain_run: Callable[[], float],
-    prepare: Callable[[], None],
-    rounds: int,
-) -> tuple[list[float], list[float]]:
-    """Run *rounds* alternating pairs and return both lists of seconds."""
-    adapter_times: list[float] = []
-    plain_times: list[float] = []
-    sides = [(adapter_run, adapter_times), (plain_run, plain_times)]
-    for _ in range(rounds):
-        for run, times in sides:
-            prepare()
-            times.append(run())
-        sides.reverse()
-    return adapter_times, plain_times
 
 
 def parse_args() -> argparse.Namespace:
@@ -245,13 +216,13 @@ def main() -> None:
                         if cold:
                             drop_cache(paths)
 
-                    measure(adapter_run, plain_run, prepare, 1)  # start the threads
-                    ours, plain = measure(adapter_run, plain_run, prepare, args.rounds)
-                ratio = statistics.median(p / a for a, p in zip(ours, plain, strict=True))
+                    measure_pairs(plain_run, adapter_run, prepare, 1)  # start the threads
+                    pairs = measure_pairs(plain_run, adapter_run, prepare, args.rounds)
                 name = "unset" if value is None else str(value)
                 print(
-                    f"{mode:>8} {name:>5} {total_mib / statistics.median(ours):9.0f} "
-                    f"{total_mib / statistics.median(plain):9.0f} {ratio:7.2f}",
+                    f"{mode:>8} {name:>5} {total_mib / statistics.median(pairs.second):9.0f} "
+                    f"{total_mib / statistics.median(pairs.first):9.0f} "
+                    f"{pairs.median_ratio():7.2f}",
                     flush=True,
                 )
 

@@ -1,0 +1,1 @@
+"""Measurements of the patched stack, for docs/results.md."""
