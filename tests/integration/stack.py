@@ -97,7 +97,7 @@ class ServerSwitch:
         The engine misses a server only after its first request to it.
         """
         if self._server is None or self._server.config != config:
-            self._server = self._exchange(config)
+            return Stack(self._exchange(config), self._engine)
         return Stack(self._server, self._engine)
 
     def crash(self) -> None:
@@ -123,15 +123,17 @@ class ServerSwitch:
         return self._server
 
     def _exchange(self, config: ServerConfig) -> LMCacheServer:
-        returns = self._engine.server_returns() if self._server else 0
-        if self._server is not None:
-            self._retire(self._server)
+        retired = self._server
+        returns = self._engine.server_returns() if retired else 0
+        if retired is not None:
+            self._retire(retired)
         self._turns += 1
         folder = self._folder / f"server-{self._turns}"
         folder.mkdir()
-        server = LMCacheServer(config, folder, self._ports)
+        # Known before it runs: stop() ends it even if the engine does not start.
+        server = self._server = LMCacheServer(config, folder, self._ports)
         server.start()
-        if self._server is None:
+        if retired is None:
             self._engine.start()
         else:
             self._wait_for_engine(lambda: self._engine.server_returns() - returns, "back")

@@ -22,7 +22,7 @@ class WebClient:
     """Requests to one base address such as http://127.0.0.1:8080."""
 
     base: str
-    timeout_seconds: float = 120.0
+    timeout_seconds: float = 300.0
 
     def get_text(self, path: str) -> str:
         """GET path and return the body."""

@@ -1,0 +1,219 @@
+"""The other ways in which KV moves, through an L1 that holds one window of one rank.
+
+Engine-driven workers copy by themselves, from messages or from shared memory. Two
+tensor-parallel ranks share the server and its L1, and agree on what they restore.
+
+The states are stored through that L1, too: in steps that fit.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from tests.integration import damage
+from tests.integration.engine import EngineConfig
+from tests.integration.fixtures import ModelMaker
+from tests.integration.models import ONE_GROUP, THREE_GROUPS, ModelShape
+from tests.integration.server import ServerConfig
+from tests.integration.stack import Restore, ServerSwitch, Stack, Stored, random_prompt
+from tests.integration.transfer import ENGINE_PICKLE, ENGINE_SHM, LMCACHE_DRIVEN, Transfer
+
+CHUNK_TOKENS = 32
+WINDOW_CHUNKS = 8
+SUFFIX_TOKENS = 8  # Too few for a chunk, output included: computed, never stored.
+
+# One window, and three of which the last is short or full.
+SIZES = (8, 20, 24)
+LARGEST = 24
+LOST_CHUNK = 20  # In the third window.
+
+
+@dataclass
+class Bench:
+    """An engine, its server of the moment, and the states in the server's L2."""
+
+    config: ServerConfig
+    switch: ServerSwitch
+    ranks: int
+    objects_per_chunk: int
+    stored: dict[int, Stored] = field(default_factory=dict)
+
+    @property
+    def stack(self) -> Stack:
+        return self.switch.serve(self.config)
+
+    def store_all(self) -> None:
+        """Store the states, in such steps that the objects of one chunk are known."""
+        stops = (*SIZES, LOST_CHUNK + 1)
+        done = 0
+        while done < LARGEST:
+            step = min(done + WINDOW_CHUNKS // self.ranks, *(s for s in stops if s > done))
+            # What comes next is computed on top of this, which vLLM still has.
+            self.stack.server.clear_l1()
+            objects = (step - done) * self.objects_per_chunk
+            self.stored[step] = self.stack.store(prompt(step), objects)
+            done = step
+
+    def object_of(self, rank: int) -> Path:
+        """Return an object of a rank, of the chunk that is to be lost."""
+        # The name of a file tells the number of ranks and the rank in two bytes.
+        part = f"@0x{self.ranks:02x}{rank:02x}"
+        files = sorted(self.stored[LOST_CHUNK + 1].files)
+        return self.config.l2_folder / next(file for file in files if part in file)
+
+    def restore(self, chunks: int) -> Restore:
+        return self.stack.restore(prompt(chunks))
+
+    def assert_reused(self, restore: Restore, chunks: int, *, of: int) -> None:
+        assert restore.l1_before.used_bytes == 0
+        assert restore.external_hits == chunks * CHUNK_TOKENS
+        assert restore.completion.cached_tokens == chunks * CHUNK_TOKENS
+        assert restore.completion.tokens == self.stored[of].completion.tokens
+
+    def assert_loss_costs_a_recompute(self, rank: int) -> None:
+        """Lose an object of a rank after the probe, and then before it."""
+        path = self.object_of(rank)
+        content = path.read_bytes()
+        assert self.stack.server.ready()
+        damage.order(path, damage.LOSE)
+
+        lost = self.restore(LARGEST)
+        assert lost.external_hits == LARGEST * CHUNK_TOKENS  # Promised, not delivered.
+        assert lost.completion.cached_tokens == 0
+        assert lost.completion.tokens == self.stored[LARGEST].completion.tokens
+
+        # Each restore begins by waiting until no byte and no lock is left in L1.
+        self.assert_reused(self.restore(LARGEST), LOST_CHUNK, of=LARGEST)
+        self.assert_reused(self.restore(SIZES[0]), SIZES[0], of=SIZES[0])
+        path.write_bytes(content)
+
+
+def prompt(chunks: int) -> list[int]:
+    """Return a prompt; all of them are beginnings of one another."""
+    return random_prompt(chunks * CHUNK_TOKENS + SUFFIX_TOKENS, seed=1)
+
+
+def bench_of(
+    shape: ModelShape,
+    objects_per_chunk: int,
+    model: ModelMaker,
+    folder: Path,
+    *,
+    transfer: Transfer = LMCACHE_DRIVEN,
+    ranks: int = 1,
+    heartbeat: float,
+) -> Bench:
+    l2_folder = folder / "l2"
+    window_bytes = WINDOW_CHUNKS * CHUNK_TOKENS * shape.token_kv_bytes // ranks
+    config = ServerConfig(
+        l2_folder=l2_folder,
+        adapter=damage.adapter(l2_folder),
+        l1_bytes=window_bytes,
+        chunk_tokens=CHUNK_TOKENS,
+        transfer=transfer,
+        window_chunks=WINDOW_CHUNKS,
+        environment=damage.environment(),
+    )
+    engine = EngineConfig(
+        model(shape),
+        transfer=transfer,
+        ranks=ranks,
+        max_tokens=(LARGEST + 1) * CHUNK_TOKENS,
+        kv_cache_bytes=2 * LARGEST * CHUNK_TOKENS * shape.token_kv_bytes,
+        arguments=("--block-size", str(CHUNK_TOKENS)),
+        connector_settings={"lmcache.mp.heartbeat_interval": heartbeat},
+    )
+    return Bench(config, ServerSwitch(engine, folder), ranks, objects_per_chunk)
+
+
+# -- The worker copies ------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def worker_copies(model: ModelMaker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    bench = bench_of(
+        ONE_GROUP,
+        1,
+        model,
+        tmp_path_factory.mktemp("worker-copies"),
+        transfer=ENGINE_PICKLE,
+        heartbeat=3.0,  # Short, so that vLLM soon notices that servers change places.
+    )
+    try:
+        bench.store_all()
+        yield bench
+    finally:
+        bench.switch.stop()
+
+
+@pytest.fixture(
+    scope="module", params=[ENGINE_PICKLE, ENGINE_SHM], ids=lambda transfer: transfer.name
+)
+def engine_driven(request: pytest.FixtureRequest, worker_copies: Bench) -> Bench:
+    """Return the bench with a server of either transport."""
+    worker_copies.config = replace(worker_copies.config, transfer=request.param)
+    return worker_copies
+
+
+def test_the_worker_and_the_server_agree_on_the_transport(engine_driven: Bench) -> None:
+    log = engine_driven.stack.server.process.log_text()
+    transport = "shm" if engine_driven.config.transfer.shared_l1 else "pickle"
+
+    assert f"Using {transport} non-GPU transfer strategy" in log
+    assert f"{WINDOW_CHUNKS} chunks, {engine_driven.config.l1_bytes} bytes of L1 per rank" in log
+
+
+@pytest.mark.parametrize("chunks", SIZES)
+def test_the_worker_copies_a_state_of_any_size_in_windows(
+    engine_driven: Bench, chunks: int
+) -> None:
+    restore = engine_driven.restore(chunks)
+
+    assert engine_driven.stack.server.l1_capacity_bytes() == engine_driven.config.l1_bytes
+    engine_driven.assert_reused(restore, chunks, of=chunks)
+    assert restore.objects_loaded == chunks
+
+
+def test_an_object_lost_after_the_probe_costs_a_recompute(engine_driven: Bench) -> None:
+    engine_driven.assert_loss_costs_a_recompute(rank=0)
+
+
+# -- Two ranks --------------------------------------------------------------------------
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(ONE_GROUP, 1), (THREE_GROUPS, 2)],
+    ids=[ONE_GROUP.name, THREE_GROUPS.name],
+)
+def two_ranks(
+    request: pytest.FixtureRequest, model: ModelMaker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Bench]:
+    shape, groups = request.param
+    bench = bench_of(
+        shape,
+        groups * 2,
+        model,
+        tmp_path_factory.mktemp(f"two-ranks-{shape.name}"),
+        ranks=2,
+        heartbeat=10.0,  # The ranks and the server share two cores.
+    )
+    try:
+        bench.store_all()
+        yield bench
+    finally:
+        bench.switch.stop()
+
+
+@pytest.mark.parametrize("chunks", SIZES)
+def test_two_ranks_restore_through_one_window(two_ranks: Bench, chunks: int) -> None:
+    restore = two_ranks.restore(chunks)
+
+    assert two_ranks.stack.server.l1_capacity_bytes() == two_ranks.config.l1_bytes
+    two_ranks.assert_reused(restore, chunks, of=chunks)
+
+
+def test_what_one_rank_loses_costs_both_a_recompute(two_ranks: Bench) -> None:
+    two_ranks.assert_loss_costs_a_recompute(rank=1)
