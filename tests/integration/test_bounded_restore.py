@@ -4,7 +4,8 @@ One engine runs while servers take turns, all over the same L2: one that loads
 whole plans stores the states and is the baseline, one whose L1 is a single window
 restores them, and one whose L2 takes orders damages them.
 
-The size of L1 is the proof of the bound: bytes that are not there cannot be used.
+The size of L1 is one proof of the bound: bytes that are not there cannot be used.
+The peak that the server counts is the other.
 """
 
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from tests.integration.stack import Restore, ServerSwitch, Stack, random_prompt
 
 CHUNK_TOKENS = 32  # One block of vLLM's: "one block short" is one chunk short.
 WINDOW_CHUNKS = 8
+OTHER_WINDOWS = (2, 4, 16)
 SUFFIX_TOKENS = 8  # Too few for a chunk, output included: computed, never stored.
 
 # Sizes in chunks: 1, 2, 4, 8, 16 and 32 windows, and one chunk more than that.
@@ -83,8 +85,14 @@ class Bench:
     def whole_plan(self) -> Stack:
         return self.switch.serve(replace(self.config, l1_bytes=self.bytes_of(FITTING)))
 
-    def windowed(self) -> Stack:
-        return self.switch.serve(self._one_window())
+    def windowed(self, window_chunks: int = WINDOW_CHUNKS) -> Stack:
+        return self.switch.serve(self._one_window(window_chunks))
+
+    def rewriting(self) -> Stack:
+        """A server with windows, and room to store a victim again."""
+        return self.switch.serve(
+            replace(self._one_window(), l1_bytes=self.bytes_of(DAMAGED_CHUNKS + WINDOW_CHUNKS))
+        )
 
     def damaging(self) -> Stack:
         return self.switch.serve(
@@ -95,8 +103,10 @@ class Bench:
             )
         )
 
-    def _one_window(self) -> ServerConfig:
-        return replace(self.config, l1_bytes=self.window_bytes, window_chunks=WINDOW_CHUNKS)
+    def _one_window(self, window_chunks: int = WINDOW_CHUNKS) -> ServerConfig:
+        return replace(
+            self.config, l1_bytes=self.bytes_of(window_chunks), window_chunks=window_chunks
+        )
 
     def store_ladder(self, sizes: tuple[int, ...]) -> None:
         """Store states that are beginnings of one another, the smallest first."""
@@ -176,6 +186,12 @@ def assert_recomputed(restore: Restore, stored: Stored) -> None:
     assert restore.completion.tokens == stored.completion.tokens
 
 
+def assert_peak(stack: Stack, expected_bytes: int) -> None:
+    status = stack.server.storage_status()["restore"]
+    assert status["peak_staging_bytes"] == expected_bytes
+    assert status["staging_bytes"] == 0
+
+
 def test_without_windows_a_state_needs_an_l1_of_its_size(one_group: Bench) -> None:
     stack = one_group.whole_plan()
     fitting, too_large = one_group.ladder[FITTING], one_group.ladder[TOO_LARGE]
@@ -201,6 +217,18 @@ def test_a_state_of_any_size_fits_through_an_l1_of_one_window(
     assert stack.server.l1_capacity_bytes() == one_group.window_bytes
     assert_all_reused(restore, stored)
     assert restore.objects_loaded == chunks
+    assert_peak(stack, one_group.window_bytes)
+
+
+@pytest.mark.parametrize("window_chunks", OTHER_WINDOWS)
+def test_the_peak_is_proportional_to_the_window(one_group: Bench, window_chunks: int) -> None:
+    stack = one_group.windowed(window_chunks)
+    stored = one_group.ladder[DAMAGED_CHUNKS]
+
+    restore = stack.restore(stored.state.prompt)
+
+    assert_all_reused(restore, stored)
+    assert_peak(stack, one_group.bytes_of(window_chunks))
 
 
 def test_the_server_says_how_large_a_window_is(one_group: Bench) -> None:
@@ -220,16 +248,18 @@ def test_a_removed_file_shortens_the_hit(one_group: Bench) -> None:
 
 
 def test_a_truncated_file_is_not_used(one_group: Bench) -> None:
-    # A probe that compares sizes finds what stands before it, one that does not
-    # promises all.
-    stack, victim = one_group.windowed(), one_group.victims["truncated"]
+    stack, victim = one_group.rewriting(), one_group.victims["truncated"]
     damage.shorten(victim.damageable[0])
 
     restore = stack.restore(victim.state.prompt)
 
-    assert restore.completion.cached_tokens in (0, DAMAGED_CHUNK * CHUNK_TOKENS)
+    assert restore.external_hits == DAMAGED_CHUNK * CHUNK_TOKENS
+    assert restore.completion.cached_tokens == DAMAGED_CHUNK * CHUNK_TOKENS
     assert restore.completion.tokens == victim.completion.tokens
-    assert_next_restore_succeeds(stack, one_group)
+
+    # What was recomputed has been stored, in place of the file too.
+    stack.server.wait_quiet()
+    assert_all_reused(stack.restore(victim.state.prompt), victim)
 
 
 @pytest.mark.parametrize("order", [damage.LOSE, damage.SHORTEN])
@@ -241,6 +271,10 @@ def test_an_object_damaged_after_the_probe_costs_a_recompute(one_group: Bench, o
 
     assert_recomputed(restore, victim)
     assert_next_restore_succeeds(stack, one_group)
+    # The next request for it does not pay again.
+    again = stack.restore(victim.state.prompt)
+    assert again.completion.cached_tokens == DAMAGED_CHUNK * CHUNK_TOKENS
+    assert again.completion.tokens == victim.completion.tokens
 
 
 @pytest.mark.parametrize("chunks", LADDER[:3])
@@ -252,6 +286,7 @@ def test_sliding_groups_share_the_window(three_groups: Bench, chunks: int) -> No
 
     assert stack.server.l1_capacity_bytes() == three_groups.window_bytes
     assert_all_reused(restore, stored)
+    assert_peak(stack, three_groups.window_bytes)
 
 
 @pytest.mark.parametrize(("name", "group"), [("first", 0), ("second", 1)])
