@@ -1,6 +1,7 @@
 """A server and an engine, and the steps of storing and restoring a prompt."""
 
 import random
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -105,6 +106,19 @@ class ServerSwitch:
         losses = self._engine.server_losses()
         self._running().process.kill()
         self._wait_for_engine(lambda: self._engine.server_losses() - losses, "gone")
+
+    def freeze(self, seconds: float) -> None:
+        """Stop the server where it is for at least so long, and let it go on.
+
+        Returns once the engine has missed it and found it again.
+        """
+        losses, returns = self._engine.server_losses(), self._engine.server_returns()
+        frozen_until = time.monotonic() + seconds
+        self._running().process.suspend()
+        self._wait_for_engine(lambda: self._engine.server_losses() - losses, "gone")
+        wait_until(lambda: time.monotonic() >= frozen_until, "the end of the pause", 2 * seconds)
+        self._running().process.resume()
+        self._wait_for_engine(lambda: self._engine.server_returns() - returns, "back")
 
     def revive(self) -> None:
         """Start the killed server again, and wait until the engine has found it."""

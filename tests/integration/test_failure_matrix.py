@@ -30,6 +30,10 @@ HELD_LOAD = 2
 SUFFIX_TOKENS = 8
 CONTROL_SEED = 1
 
+# Of a window and of a restore. All other rows are over long before.
+DEADLINE_SECONDS = 15
+SILENT_SERVER = "The LMCache server is silent but not gone"
+
 RECOMPUTE, FAIL = "recompute", "fail"
 ENDED_WITH_ERROR = "error"
 
@@ -138,6 +142,10 @@ def bench(
         l1_bytes=L1_CHUNKS * chunk_bytes,
         chunk_tokens=CHUNK_TOKENS,
         window_chunks=WINDOW_CHUNKS,
+        arguments=(
+            *("--l2-prefetch-window-timeout-seconds", str(DEADLINE_SECONDS)),
+            *("--l2-prefetch-restore-timeout-seconds", str(DEADLINE_SECONDS)),
+        ),
         environment=damage.environment(),
     )
     bench = Bench(shape, policy, config, ServerSwitch(engine, folder))
@@ -151,7 +159,7 @@ def bench(
 
 def table(bench: Bench) -> list[str]:
     return [
-        f"{bench.shape.name:12} | {bench.policy:9} | {name:29} | "
+        f"{bench.shape.name:12} | {bench.policy:9} | {name:32} | "
         f"{outcome.finish_reason:6} | {outcome.cached_tokens} tokens reused"
         for name, outcome in bench.rows.items()
     ]
@@ -206,6 +214,17 @@ def test_a_server_killed_in_the_middle_costs_the_restore(bench: Bench) -> None:
     bench.switch.revive()
 
     bench.assert_costs_the_restore("server killed in the middle", outcome)
+
+
+def test_a_server_that_is_silent_past_the_deadline_costs_the_restore(bench: Bench) -> None:
+    engine_log = bench.stack.engine.process.log_text
+    warnings = engine_log().count(SILENT_SERVER)
+
+    outcome = bench.break_restore(seed=7, fault=lambda: bench.switch.freeze(DEADLINE_SECONDS + 1))
+
+    # Its blocks were not given to anybody while the server might have gone on.
+    assert engine_log().count(SILENT_SERVER) == warnings + 1
+    bench.assert_costs_the_restore("server stopped past the deadline", outcome)
 
 
 def test_an_abort_in_the_middle_gives_everything_back(bench: Bench) -> None:
