@@ -129,6 +129,8 @@ def _platform_options(parser: argparse.ArgumentParser) -> None:
 def _pin(layout: Layout, options: argparse.Namespace) -> None:
     """Write pins.lock for the named releases."""
     if options.check:
+        if options.releases:
+            raise QueueError("--check takes no releases; it looks for newer ones by itself")
         print(check_pins(layout))
         return
     versions = {}

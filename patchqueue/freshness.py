@@ -1,5 +1,7 @@
 """Whether the pins still hold, and whether there is something newer."""
 
+from collections.abc import Sequence
+
 from packaging.version import Version
 
 from patchqueue.errors import QueueError
@@ -18,10 +20,13 @@ def check_pins(layout: Layout) -> str:
     artifacts = [*(tree.sdist for tree in pins.trees.values()), *pins.wheels]
     with connect() as index:
         faults = [fault for file in artifacts if (fault := _fault(index, file))]
-        news = [_news(index, tree) for tree in pins.trees.values()]
+        newer = {tree.name: _newer(index, tree) for tree in pins.trees.values()}
     if faults:
         raise QueueError("\n".join(faults))
-    return "\n".join([f"{len(artifacts)} pinned files have the pinned hashes", *news])
+    lines = [_news(tree, newer[name]) for name, tree in pins.trees.items()]
+    if goals := [f"{name}=={versions[-1]}" for name, versions in newer.items() if versions]:
+        lines.append(f"`nox -s rebase -- {' '.join(goals)}` brings the series there")
+    return "\n".join([f"{len(artifacts)} pinned files have the pinned hashes", *lines])
 
 
 def _fault(index: Index, artifact: Artifact) -> str | None:
@@ -39,10 +44,11 @@ def _fault(index: Index, artifact: Artifact) -> str | None:
     return None
 
 
-def _news(index: Index, tree: Tree) -> str:
-    pinned = Version(tree.version)
-    newer = [version for version in index.versions(tree.name) if version > pinned]
+def _newer(index: Index, tree: Tree) -> list[Version]:
+    return [version for version in index.versions(tree.name) if version > Version(tree.version)]
+
+
+def _news(tree: Tree, newer: Sequence[Version]) -> str:
     if not newer:
-        return f"{tree.name} {pinned} is the newest release"
-    shown = ", ".join(str(version) for version in newer)
-    return f"{tree.name} {pinned}: newer are {shown}; `nox -s rebase -- {tree.name}=={newer[-1]}`"
+        return f"{tree.name} {tree.version} is the newest release"
+    return f"{tree.name} {tree.version}: newer are {', '.join(map(str, newer))}"

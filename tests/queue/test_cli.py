@@ -85,6 +85,8 @@ def test_status_and_pin_check_print_and_write_nothing(
     assert cli.main(["pin", "--check"]) == 0
     assert "lmcache 0.5.6 is the newest release" in capsys.readouterr().out
     assert queue.pins.read_bytes() == before
+    assert cli.main(["pin", "--check", "vllm==0.33.0"]) == 1
+    assert "--check takes no releases" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [[], ["first-fix", "--all"]])

@@ -143,7 +143,12 @@ def test_pins_that_hold_and_nothing_newer(empty: Layout) -> None:
 def test_newer_releases_are_named(empty: Layout, index: Index) -> None:
     release(index, "vllm", "0.33.0", {})
     release(index, "vllm", "0.33.1rc1", {})
-    assert "vllm 0.32.0: newer are 0.33.0, 0.33.1rc1" in check_pins(empty)
+    release(index, "lmcache", "0.5.7", {})
+    assert check_pins(empty).splitlines()[1:] == [
+        "lmcache 0.5.6: newer are 0.5.7",
+        "vllm 0.32.0: newer are 0.33.0, 0.33.1rc1",
+        "`nox -s rebase -- lmcache==0.5.7 vllm==0.33.1rc1` brings the series there",
+    ]
 
 
 @pytest.mark.parametrize("gone", [True, False], ids=["gone", "changed"])
