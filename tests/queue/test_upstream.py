@@ -178,6 +178,30 @@ def test_a_given_clone_keeps_its_checkout(queue: Layout, tmp_path: Path) -> None
     assert "leave --no-tests out" in told
 
 
+@pytest.mark.parametrize("status", [0, 1])
+def test_the_clones_own_checks_run_over_the_patch(
+    queue: Layout, tmp_path: Path, status: int
+) -> None:
+    clone = clone_of(tmp_path / "vllm", "line_1 = 1\n", "line_1 = 1\n")
+    hook = f"id: x, name: x, language: system, files: core, entry: sh -c 'exit {status}'"
+    config = f"repos:\n- repo: local\n  hooks:\n  - {{{hook}}}\n"
+    synthetic.commit(clone, "checks", {".pre-commit-config.yaml": config}, "vllm")
+    told = prepare(queue, Wish("engine-fix", clone, None, tests=False))
+    assert ("pre-commit objects (above)" in told) == bool(status)
+    written = (queue.root / "work/upstream/engine-fix/description.md").read_text()
+    assert ("pre-commit: some object" if status else "pre-commit: all passed") in written
+
+
+def test_tests_that_fail_are_named_before_it_can_be_sent(queue: Layout) -> None:
+    wrong = {"vllm/new.py": "x = 1\n", "tests/test_vllm.py": "def test(): assert 0\n"}
+    synthetic.commit(queue.worktree("vllm"), "[Core] Wrong", wrong, "vllm")
+    synthetic.save(queue)
+    told = prepare(queue, Wish("wrong", None, None, tests=True))
+    assert "its tests fail there" in told
+    written = (queue.root / "work/upstream/wrong/description.md").read_text()
+    assert "1 failed" in written
+
+
 def test_a_main_line_that_conflicts_is_named(queue: Layout, tmp_path: Path) -> None:
     clone = clone_of(tmp_path / "vllm", "line_7 = 7\n", "line_7 = 77\n")
     with pytest.raises(QueueError, match=r"engine-fix conflicts .* in vllm/core\.py"):
