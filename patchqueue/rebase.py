@@ -98,7 +98,11 @@ class Rebase:
         for tree in after:
             read_patches(self.layout, tree)  # a series with a fault is refused before all work
         self._copy()
-        lacking = pin(self.scratch, after, incomplete=True)
+        try:
+            lacking = pin(self.scratch, after, incomplete=True)
+        except QueueError:
+            self.abort()
+            raise
         self.save(Progress(before, after, digests(self.layout), lacking))
         return self.go_on()
 
@@ -134,7 +138,13 @@ class Rebase:
         return self.go_on()
 
     def abort(self) -> None:
-        """Drop the scratch copy."""
+        """Drop the scratch copy, whole or half-made.
+
+        Raises:
+            QueueError: there is none.
+        """
+        if not self.scratch.root.exists():
+            raise QueueError("no rebase is in progress; there is nothing to drop")
         if self.file.is_file():
             self.file.unlink()
         shutil.rmtree(self.scratch.root, ignore_errors=True)

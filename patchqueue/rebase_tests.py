@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from patchqueue import git
 from patchqueue.errors import QueueError
 from patchqueue.fetch import fetch
 from patchqueue.pins import Pins
@@ -10,15 +11,20 @@ from patchqueue.progress import CONFLICT, DROPPED, Progress, Step
 from patchqueue.rebase import Rebase
 from patchqueue.status import guards
 from patchqueue.trial import run_tests
-from patchqueue.worktree import read_patches
+from patchqueue.worktree import BASE, read_patches
 
 # LMCache's CUDA wheel holds the files that a CPU needs, too.
 _CPU_FILES = {"vllm": "cpu", "lmcache": "cuda"}
 
 
 def run_guards(rebase: Rebase) -> Progress:
-    """Run the tests of every patch that is brought over and has not passed them yet."""
+    """Run the tests of every patch that is brought over and has not passed them yet.
+
+    Raises:
+        QueueError: a work tree holds what no applied commit does; tests run on commits.
+    """
     progress = rebase.progress()
+    _take_up_mended(rebase, progress)
     for step in progress.steps:
         if step.outcome not in (CONFLICT, *DROPPED) and (not step.tests or "\n" in step.tests):
             step.tests = _run(rebase, step)
@@ -26,6 +32,25 @@ def run_guards(rebase: Rebase) -> Progress:
             first = step.tests.split("\n")[0]
             print(f"{step.entry}: {first}", flush=True)
     return progress
+
+
+def _take_up_mended(rebase: Rebase, progress: Progress) -> None:
+    """Point the steps at today's commits, so that a patch mended since is tested anew."""
+    for name in progress.moved:
+        tree = rebase.tree(name)
+        if not tree.exists() or not tree.is_made_from_patches():
+            continue  # not all of its patches are brought over
+        if tree.dirty() or tree.stgit_unapplied():
+            raise QueueError(
+                f"{tree.shown} has changes that no commit holds, or patches that are not applied, "
+                "and tests run on commits. `stg refresh` and `stg push --all` there (or `git "
+                "commit --amend`), then run this again"
+            )
+        ids = git.text(tree.path, "rev-list", "--reverse", f"{BASE}..HEAD").split()
+        today = dict(zip(tree.stack(), ids, strict=True))
+        for step in progress.of(name):
+            if today.get(step.name, step.head) != step.head:
+                step.head, step.tests = today[step.name], ""
 
 
 def _run(rebase: Rebase, step: Step) -> str:

@@ -40,10 +40,14 @@ def next_steps(progress: Progress) -> list[str]:
         ]
     if len(progress.steps) < progress.wanted:
         return ["not finished: `nox -s rebase -- --continue`"]
+    shown = "the report is work/rebase/report.md, the rebased trees are work/rebase/work."
     if any(step.outcome == SKIPPED for step in progress.steps):
-        return ["finished, but for what --skip left out: `nox -s rebase -- --abort` ends it"]
+        return [
+            f"finished, but for what --skip left out: {shown}",
+            "`nox -s rebase -- --tests` tests them; this cannot be accepted, `-- --abort` ends it",
+        ]
     return [
-        "finished: the report is work/rebase/report.md, the rebased trees are work/rebase/work.",
+        f"finished: {shown}",
         "`nox -s rebase -- --tests` tests them; `-- --accept` commits them with the new pins,",
         "`-- --abort` drops them",
     ]

@@ -1,6 +1,7 @@
 """The tests that guard a patch, run at a commit of an upstream tree."""
 
 import importlib.util
+import re
 import shutil
 import subprocess
 import sys
@@ -15,13 +16,15 @@ from patchqueue import git, offline_hub
 from patchqueue.suites import PYTEST_FINISHED, Run, Suite, environment
 
 _TIMEOUT = 900
+_SHOWN = 20  # lines of the first failure, and of the end
+_FAILURES = re.compile(r"=+ (FAILURES|ERRORS) =+$")
 # Made while a wheel is built; the sources lack them.
 _BUILT = ("*.so", "*_pb2.py", "*_pb2_grpc.py")
 
 
 @dataclass(frozen=True)
 class Trial:
-    """How the tests went: pytest's last line, and the end of its output when they failed."""
+    """How the tests went: pytest's last line, and its first failure and last lines."""
 
     passed: bool
     summary: str
@@ -75,7 +78,18 @@ def _call(command: Sequence[str], folder: Path, env: dict[str, str]) -> Trial:
     lines = [line.rstrip() for line in done.stdout.splitlines() if line.strip()]
     last = lines[-1].strip("= ") if lines else ""
     words = last if done.returncode in PYTEST_FINISHED else f"did not run: {last}"
-    return Trial(done.returncode == 0, words, "\n".join(lines[-30:]))
+    return Trial(done.returncode == 0, words, "\n".join(_first_and_last(lines)))
+
+
+def _first_and_last(lines: Sequence[str]) -> list[str]:
+    """The beginning of the first failure, and the end."""
+    heads = [number for number, line in enumerate(lines) if _FAILURES.match(line)]
+    start = heads[0] if heads else max(len(lines) - 2 * _SHOWN, 0)
+    left_out = len(lines) - start - 2 * _SHOWN
+    if left_out <= 0:
+        return list(lines[start:])
+    middle = f"... {left_out} lines left out ..."
+    return [*lines[start : start + _SHOWN], middle, *lines[-_SHOWN:]]
 
 
 def _lay_built_files_of_wheel(tree: str, donor: Path, copy: Path) -> None:

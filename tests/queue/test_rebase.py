@@ -398,7 +398,7 @@ def test_guards_run_at_the_place_of_each_patch(rebase: Rebase, index: Index) -> 
     synthetic.commit(
         layout.worktree("vllm"),
         "[Core] Wrong",
-        {"tests/test_vllm.py": "def test(): 1 / 0\n"},
+        {"tests/test_vllm.py": "".join(f"def test_{n}(): {n} / 0\n" for n in range(1, 13))},
         "vllm",
     )
     synthetic.save(layout)
@@ -408,8 +408,48 @@ def test_guards_run_at_the_place_of_each_patch(rebase: Rebase, index: Index) -> 
     found = {step.name: step.tests for step in run_guards(rebase).steps}
     assert found["first-fix"].startswith("1 passed")
     assert found["second-fix"].startswith("2 passed")
-    assert found["wrong"].startswith("1 failed")
-    assert "ZeroDivisionError" in rebase.report.read_text()
+    assert found["wrong"].startswith("12 failed")
+    shown = rebase.report.read_text()
+    assert "    def test_1(): 1 / 0\n" in shown  # the first failure
+    assert "lines left out" in shown
+
+
+def mend(tree: Path, text: str) -> None:
+    """Change the test of the first of two patches, as docs/patches.md tells."""
+    top = git.text(tree, "rev-parse", "HEAD")
+    git.output(tree, "reset", "--quiet", "--hard", "HEAD^")
+    (tree / TEST).write_text(text)
+    git.output(tree, "commit", "--quiet", "--all", "--amend", "--no-edit")
+    git.output(tree, "cherry-pick", "-X", "theirs", top)
+
+
+def test_a_mended_patch_is_tested_as_it_is_now(rebase: Rebase, index: Index) -> None:
+    synthetic.release(index, "lmcache", "0.5.7", RELEASES[CLEAN])
+    rebase.start(NEW)
+    tree = scratch(rebase)
+    mend(tree, "def test_5(): assert 0\n")
+    found = {step.name: step.tests for step in run_guards(rebase).steps}
+    assert found["first-fix"].startswith("1 failed")
+    mend(tree, "def test_5(): pass\ndef test_6(): pass\n")
+    found = {step.name: step.tests for step in run_guards(rebase).steps}
+    assert found["first-fix"].startswith("2 passed")
+    assert outcomes(rebase.progress()) == {"first-fix": CLEAN, "second-fix": CLEAN}
+
+
+def test_what_no_commit_holds_is_not_tested(rebase: Rebase, index: Index) -> None:
+    synthetic.release(index, "lmcache", "0.5.7", RELEASES[CLEAN])
+    rebase.start(NEW)
+    (scratch(rebase) / TEST).write_text("def test_5(): pass\n")
+    with pytest.raises(QueueError, match=r"work/rebase/work/lmcache has changes that no commit"):
+        run_guards(rebase)
+
+
+def test_a_release_that_does_not_exist_leaves_nothing(rebase: Rebase, index: Index) -> None:
+    with pytest.raises(QueueError, match=r"an sdist of lmcache 0\.5\.7; check the version"):
+        rebase.start(NEW)
+    assert not rebase.scratch.root.exists()
+    with pytest.raises(QueueError, match="there is nothing to drop"):
+        rebase.abort()
 
 
 def test_a_damaged_progress_is_named(rebase: Rebase, index: Index) -> None:
