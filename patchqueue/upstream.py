@@ -1,7 +1,7 @@
 """A patch as a branch on its upstream's main line, ready for a person to send."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,15 +55,22 @@ def overview(layout: Layout) -> str:
     """A table of all patches: size, status, what they depend on, and what is missing."""
     rows = []
     for series in map(_Series.of, apply(layout)):
+        needed: dict[str, list[str]] = {}
         for name, patch in series.patches.items():
             size, needs = lines(patch), series.needs(name)
+            needed[name] = needs
             faults = missing(series.tree.pin.name, patch, series.tree.path)
             ready = "; ".join(faults) or ("after those" if needs else "ready")
             counts = (str(size.source), str(size.tests), str(size.docs))
             status = patch.trailer("Upstream-Status") or ""
             entry = f"{series.tree.pin.name}/{name}"
-            rows.append((entry, *counts, status, ", ".join(needs) or "-", ready))
+            rows.append((entry, *counts, status, ", ".join(_nearest(needs, needed)) or "-", ready))
     return table(_HEAD, rows)
+
+
+def _nearest(needs: Sequence[str], needed: Mapping[str, Sequence[str]]) -> list[str]:
+    """Those that no other of them needs: they bring the rest along."""
+    return [name for name in needs if not any(name in needed[other] for other in needs)]
 
 
 def prepare(layout: Layout, wish: Wish) -> str:

@@ -225,12 +225,19 @@ def test_names_make_dependencies_that_no_context_shows(queue: Layout) -> None:
     """A patch that calls what an earlier one adds needs it, wherever both stand."""
     tree = queue.worktree("vllm")
     helper = {"vllm/new.py": "def bounded_helper():\n    pass\n", "tests/test_n.py": "x = 1\n"}
-    user = {"vllm/user.py": "bounded_helper()\n", "tests/test_u.py": "x = 1\n"}
+    user = {
+        "vllm/user.py": "def bounded_user():\n    bounded_helper()\n",
+        "tests/test_u.py": "x = 1\n",
+    }
+    both = {"vllm/both.py": "bounded_user(bounded_helper())\n", "tests/test_b.py": "x = 1\n"}
     synthetic.commit(tree, "[Core] Helper", helper, "vllm")
     synthetic.commit(tree, "[Core] User", user, "vllm")
+    synthetic.commit(tree, "[Core] Both", both, "vllm")
     synthetic.save(queue)
     rows = {line.split()[0]: line for line in overview(queue).splitlines()}
     assert rows["vllm/user"].split("Pending")[1].split()[0] == "helper"
+    # The table leaves out what a patch that is listed needs itself.
+    assert rows["vllm/both"].split("Pending")[1].split()[0] == "user"
 
 
 def test_nothing_here_pushes() -> None:
