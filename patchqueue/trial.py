@@ -55,7 +55,7 @@ def run_tests(
         suite = Suite("trial", tree, list(tests), tests=0, env={"VLLM_TARGET_DEVICE": "cpu"})
         env = environment(suite, Run({tree: copy}, work))
         env["PYTHONPATH"] = str(copy)
-        options = ["-q", "-p", "no:cacheprovider", "--tb=short", "-W", "ignore"]
+        options = "-q -p no:cacheprovider --tb=short --show-capture=no -W ignore".split()
         return _call([sys.executable, "-m", "pytest", *options, *tests], copy, env)
 
 
