@@ -67,7 +67,7 @@ def rebase(session: nox.Session) -> None:
     if "--tests" in session.posargs:
         install_stack(session)
         session.install("--quiet", "-r", "requirements/tests.txt")
-    group(session, "queue")
+    group(session, "lint" if "--lint" in session.posargs else "queue")
     queue(session, "rebase", *session.posargs)
 
 

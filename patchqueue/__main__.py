@@ -25,7 +25,7 @@ from patchqueue.pins import MACHINES, TARGETS, Artifact, Pins
 from patchqueue.platforms import Platform
 from patchqueue.progress import Progress
 from patchqueue.rebase import Rebase
-from patchqueue.rebase_tests import run_guards
+from patchqueue.rebase_tests import run_checks, run_guards
 from patchqueue.report import next_steps, table
 from patchqueue.status import status
 from patchqueue.upstream import Wish, overview, prepare
@@ -115,6 +115,7 @@ def _rebase_options(parser: argparse.ArgumentParser) -> None:
         "--skip": "leave the patch in conflict out for now",
         "--abort": "drop the rebase",
         "--accept": "commit its result: patches/, series and pins.lock",
+        "--lint": "run upstream's own checks over the files of the rebased patches",
         "--tests": "run the tests of the patches that are brought over",
     }.items():
         ways.add_argument(way, dest="way", action="store_const", const=way, help=words)
@@ -213,6 +214,8 @@ def _rebase(layout: Layout, options: argparse.Namespace) -> None:
 def _go_on(rebase: Rebase, options: argparse.Namespace) -> Progress:
     if options.releases:
         return rebase.start(dict(_release(text) for text in options.releases))
+    if options.way == "--lint":
+        return run_checks(rebase)
     if options.way == "--tests":
         return run_guards(rebase)
     if options.way == "--skip":

@@ -1,10 +1,11 @@
-"""The guarding tests of rebased patches, each at its patch's place."""
+"""Checks of rebased patches: upstream's own, and the guarding tests at each patch's place."""
 
 from pathlib import Path
 
 from patchqueue import git
 from patchqueue.errors import QueueError
 from patchqueue.fetch import fetch
+from patchqueue.hooks import run_hooks
 from patchqueue.pins import Pins
 from patchqueue.platforms import Platform
 from patchqueue.progress import CONFLICT, DROPPED, Progress, Step
@@ -31,6 +32,27 @@ def run_guards(rebase: Rebase) -> Progress:
             rebase.save(progress)
             first = step.tests.split("\n")[0]
             print(f"{step.entry}: {first}", flush=True)
+    return progress
+
+
+def run_checks(rebase: Rebase) -> Progress:
+    """Run the new releases' own checks over the files that the rebased patches change.
+
+    Raises:
+        QueueError: a check objects.
+    """
+    progress, cache = rebase.progress(), rebase.layout.cache
+    trees = [tree for tree in map(rebase.tree, progress.moved) if tree.exists()]
+    objecting = [
+        tree.shown
+        for tree in trees
+        if not run_hooks(tree.path, BASE, "HEAD", cache / "mypy" / tree.pin.name, cache)
+    ]
+    if objecting:
+        raise QueueError(
+            f"upstream's own checks object to the rebased files (above) in {', '.join(objecting)}. "
+            "Mend the patches there (docs/patches.md), then `nox -s rebase -- --lint`"
+        )
     return progress
 
 

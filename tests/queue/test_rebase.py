@@ -25,7 +25,7 @@ from patchqueue.progress import (
     Progress,
 )
 from patchqueue.rebase import Rebase
-from patchqueue.rebase_tests import run_guards
+from patchqueue.rebase_tests import run_checks, run_guards
 from tests.queue import synthetic
 from tests.queue.conftest import hide_stgit
 from tests.queue.index import Index
@@ -442,6 +442,19 @@ def test_what_no_commit_holds_is_not_tested(rebase: Rebase, index: Index) -> Non
     (scratch(rebase) / TEST).write_text("def test_5(): pass\n")
     with pytest.raises(QueueError, match=r"work/rebase/work/lmcache has changes that no commit"):
         run_guards(rebase)
+
+
+def test_the_new_releases_own_checks_run(rebase: Rebase, index: Index) -> None:
+    hook = "{id: x, name: x, language: system, files: core, entry: grep --quiet line_30}"
+    checks = {".pre-commit-config.yaml": f"repos:\n- repo: local\n  hooks:\n  - {hook}\n"}
+    synthetic.release(index, "lmcache", "0.5.7", checks)
+    rebase.start(NEW)
+    run_checks(rebase)
+    core = scratch(rebase) / CORE
+    core.write_text(core.read_text().replace("line_30", "line_31"))
+    git.output(scratch(rebase), "commit", "--quiet", "--all", "--amend", "--no-edit")
+    with pytest.raises(QueueError, match=r"object to the rebased files .* in work/rebase/work/lm"):
+        run_checks(rebase)
 
 
 def test_a_release_that_does_not_exist_leaves_nothing(rebase: Rebase, index: Index) -> None:
