@@ -2,7 +2,7 @@
 
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from patchqueue import git
@@ -13,13 +13,15 @@ from patchqueue.worktree import BASE
 _NEW_NAME = re.compile(
     r"^\+\s*(?:(?:async )?(?:def|class) (\w+)|(?:self\.)?(\w+)\s*(?::|=(?!=)))", re.MULTILINE
 )
+# What a test file offers to others; tests themselves and what is local to one stay out.
+_HELPER = re.compile(r"^\+(?:async )?(?:def|class) (?!test_|Test)(\w+)", re.MULTILINE)
 _SHORTEST = 8  # of names that say anything
 
 
 def dependencies(
     repository: Path, commits: Mapping[str, str], patches: Mapping[str, Patch], name: str
 ) -> list[str]:
-    """The patches below `name` that its diff, or a name in its source, cannot do without.
+    """The patches below `name` that its diff, or a name in it, cannot do without.
 
     Args:
         repository: a work tree of the whole series.
@@ -44,21 +46,32 @@ def dependencies(
 def _by_names(
     repository: Path, patches: Mapping[str, Patch], below: Sequence[str], name: str
 ) -> list[str]:
-    """Those that define what the source of the patch uses, and upstream does not know."""
-    used = set(re.findall(r"\w+", _added(patches[name])))
+    """Those that define what the patch or its tests use, and upstream does not know."""
+    used = set(re.findall(r"\w+", _added(patches[name], _is_source)))
+    tests = _added(patches[name], _is_test)
+    tested = set(re.findall(r"\w+", tests)) - set(_HELPER.findall(tests))
     found = []
     for other in below:
-        defined = {a or b for a, b in _NEW_NAME.findall(_added(patches[other]))}
-        shared = {word for word in defined & used if len(word) >= _SHORTEST}
+        defined = {a or b for a, b in _NEW_NAME.findall(_added(patches[other], _is_source))}
+        helpers = set(_HELPER.findall(_added(patches[other], _is_test)))
+        shared = {w for w in (defined & used) | (helpers & tested) if len(w) >= _SHORTEST}
         if any(not _known(repository, word) for word in shared):
             found.append(other)
     return found
 
 
-def _added(patch: Patch) -> str:
-    """The lines that the patch adds to the source, not to tests and documentation."""
-    source = [text for file, text in sections(patch) if not file.startswith(("tests/", "docs/"))]
-    return "\n".join(re.findall(r"^\+(?!\+\+ ).*$", "\n".join(source), re.MULTILINE))
+def _added(patch: Patch, wanted: Callable[[str], bool]) -> str:
+    """The lines that the patch adds to the wanted files."""
+    texts = [text for file, text in sections(patch) if wanted(file)]
+    return "\n".join(re.findall(r"^\+(?!\+\+ ).*$", "\n".join(texts), re.MULTILINE))
+
+
+def _is_source(file: str) -> bool:
+    return not file.startswith(("tests/", "docs/"))
+
+
+def _is_test(file: str) -> bool:
+    return file.startswith("tests/")
 
 
 def _known(repository: Path, word: str) -> bool:

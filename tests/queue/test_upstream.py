@@ -240,6 +240,22 @@ def test_names_make_dependencies_that_no_context_shows(queue: Layout) -> None:
     assert rows["vllm/both"].split("Pending")[1].split()[0] == "user"
 
 
+def test_helpers_of_tests_make_dependencies(queue: Layout) -> None:
+    """A patch whose test calls a helper that an earlier one adds needs that one."""
+    tree = queue.worktree("vllm")
+    first = {"vllm/a.py": "x = 1\n", "tests/utils.py": "def bounded_step():\n    pass\n"}
+    first |= {"tests/test_a.py": "def test_a(): pass\ndef unrelated(): pass\n"}
+    uses = "from tests.utils import bounded_step\ndef test_it_well(): bounded_step()\n"
+    synthetic.commit(tree, "[Core] First", first, "vllm")
+    synthetic.commit(tree, "[Core] Uses", {"vllm/b.py": "x = 1\n", "tests/t.py": uses}, "vllm")
+    like = {"vllm/c.py": "x = 1\n", "tests/test_c.py": "def test_it_well(): pass\n"}
+    synthetic.commit(tree, "[Core] Like", like, "vllm")
+    synthetic.save(queue)
+    rows = {line.split()[0]: line for line in overview(queue).splitlines()}
+    assert rows["vllm/uses"].split("Pending")[1].split()[0] == "first"
+    assert rows["vllm/like"].split("Pending")[1].split()[0] == "-"
+
+
 def test_nothing_here_pushes() -> None:
     root = Path(__file__).parents[2] / "patchqueue"
     found = subprocess.run(
