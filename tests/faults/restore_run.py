@@ -1,0 +1,351 @@
+"""Carries out one schedule on a server, step by step, without waiting for time."""
+
+import itertools
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from lmcache.v1.distributed.api import ObjectKey
+
+from tests.faults import restore_steps as steps
+from tests.faults.faulty_l2 import Fault, FaultyL2
+from tests.faults.restore_server import (
+    BLOCK,
+    BLOCKS_PER_CHUNK,
+    CHUNK,
+    MOST_RESTORES,
+    SECONDS,
+    RestoreServer,
+    Worker,
+    ipc_key,
+    new_tokens,
+    target_blocks,
+)
+from tests.integration.waiting import wait_until
+
+_requests = itertools.count()
+HARMLESS = (
+    steps.Restore,
+    steps.AnswerLookup,
+    steps.HoldCopy,
+    steps.EndCopy,
+    steps.FillL1,
+    steps.FreeL1,
+    steps.Store,
+    steps.EndStores,
+)
+
+
+class CopyGate:
+    """Stands before every copy of a restore: lets it pass, holds it, or fails it."""
+
+    def __init__(self, copy: Callable[..., None]) -> None:
+        """Let everything pass."""
+        self._copy = copy
+        self.changed = threading.Condition()
+        self.hold_next = self.fail_next = self.held = False
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> None:
+        """Copy when it is time."""
+        with self.changed:
+            fails, self.fail_next = self.fail_next, False
+            self.held, self.hold_next = self.hold_next, False
+            self.changed.notify_all()
+            self.changed.wait_for(lambda: not self.held)
+        if fails:
+            raise RuntimeError("scripted")
+        self._copy(*arguments, **keywords)
+
+    def let_go(self) -> None:
+        """Let a held copy go on."""
+        with self.changed:
+            self.held = False
+            self.changed.notify_all()
+
+    def open(self) -> None:
+        """Let everything pass."""
+        self.hold_next = self.fail_next = False
+        self.let_go()
+
+
+@dataclass(eq=False)
+class Prompt:
+    """A prompt that is in L2."""
+
+    tokens: list[int]
+    content: int
+
+
+@dataclass(eq=False)
+class Restored:
+    """A restore that has been asked for."""
+
+    request_id: str
+    worker: Worker
+    prompt: Prompt
+    hit_chunks: int
+    skip_blocks: int
+    blocks: list[int]
+    # When its worker asked for it, in the schedule's time.
+    asked_at: float | None = None
+    # It must end although L2 does not answer.
+    doomed: bool = False
+    succeeded: bool | None = None
+    # The worker's KV cache when the end was reported.
+    reported: list[torch.Tensor] = field(default_factory=list)
+
+
+class RestoreRun:
+    """The state of one schedule. `finish` lets everything end that goes on."""
+
+    def __init__(self, server: RestoreServer, gate: CopyGate) -> None:
+        """Begin with nothing in L1 and L2."""
+        self.server = server
+        self.l2: FaultyL2 = server.l2
+        self.gate = gate
+        gate.changed = self.l2.changed
+        self.l2.passing = False
+        self.prompts: list[Prompt] = []
+        self.restores: list[Restored] = []
+        self.request_ids: list[str] = []
+        self.stored: list[tuple[list[int], int]] = []
+        self.workers = list(server.workers)
+        self.before = [[t.clone() for t in worker.kv] for worker in self.workers]
+        self.harmed = self.stopping = False
+        self._reserved: list[ObjectKey] = []
+        # The thread that a worker's transfers share.
+        self._affinity = ThreadPoolExecutor(1)
+        self._stopper = ThreadPoolExecutor(1)
+        self._jobs: list[Future[None]] = []
+
+    def do(self, step: steps.Step) -> None:
+        """Carry out a step, and wait until nothing moves any more."""
+        harmless = isinstance(step, HARMLESS) or (
+            isinstance(step, steps.Answer) and step.fault is Fault.NONE
+        )
+        self.harmed = self.harmed or not harmless
+        getattr(self, f"_{type(step).__name__.lower()}")(step)
+        self._settle()
+
+    def stop(self, reports: int) -> None:
+        """Stop the server, with so many loads reported while it stops."""
+        self.harmed = self.stopping = True
+        stopped = self._stopper.submit(self.server.close)
+        self._settle()
+        with self.l2.changed:
+            for load in self.l2.loads[:reports]:
+                self.l2.answer(load)
+        self.gate.open()
+        self._end_jobs()
+        stopped.result(SECONDS)
+        self._shut_down()
+
+    def finish(self) -> None:
+        """Take all faults away, and wait until everything has ended."""
+        self.gate.open()
+        self._freel1(steps.FreeL1())
+        self.l2.pass_everything()
+        self._end_jobs()
+        wait_until(
+            lambda: self._first() is None,
+            "every restore has ended",
+            SECONDS,
+            lambda: str([r.request_id for r in self.restores if r.succeeded is None]),
+        )
+        self._shut_down()
+        self.server.renew_workers()
+        for request_id in self.request_ids:
+            self.server.lookup.end_session(request_id)
+
+    def find(self, prompt: Prompt) -> tuple[str, int]:
+        """Look a prompt up; return the request and the hit in chunks."""
+        lookup = self.server.lookup
+        request_id = f"request-{next(_requests)}"
+        self.request_ids.append(request_id)
+        lookup.lookup(ipc_key(request_id, prompt.tokens).no_worker_id_version(), 1)
+        chunks = None
+        while chunks is None and not any(not task.orphaned for task in self.l2.lookups):
+            chunks = lookup.wait_prefetch_status(request_id, 0.01)
+        if chunks is None:
+            # The request gives up on a lookup that is not answered.
+            lookup.end_session(request_id)
+            self.l2.orphan(self.l2.lookups)
+        return request_id, chunks or 0
+
+    # Steps
+
+    def _restore(self, step: steps.Restore) -> None:
+        worker = self.workers[step.worker]
+        if len(self.restores) == MOST_RESTORES or not worker.registered:
+            return
+        if any(not task.orphaned for task in self.l2.lookups) or self._waits_for_room():
+            # The next lookup is that of the running restore.
+            return
+        if not (step.again and self.prompts):
+            tokens = self.server.put(step.content)
+            self.prompts.append(Prompt(tokens, step.content))
+        prompt = self.prompts[-1]
+        request_id, chunks = self.find(prompt)
+        if chunks == 0:
+            return
+        blocks = target_blocks(len(self.restores))[: chunks * BLOCKS_PER_CHUNK]
+        skip = min(step.skip_blocks, len(blocks))
+        restore = Restored(request_id, worker, prompt, chunks, skip, blocks)
+        self.restores.append(restore)
+        has_to_wait = not all(job.done() for job in self._jobs)
+        self._on_affinity_thread(lambda: self._ask(restore))
+        if not has_to_wait:
+            self._jobs[-1].result(SECONDS)
+
+    def _ask(self, restore: Restored) -> None:
+        tokens = restore.prompt.tokens[: restore.hit_chunks * CHUNK]
+        restore.asked_at = self.server.clock.ahead
+        response = restore.worker.retrieve(
+            restore.request_id, tokens, restore.blocks, restore.skip_blocks * BLOCK
+        )
+        response.add_done_callback(lambda done: self._end(restore, done.result()[1]))
+
+    def _end(self, restore: Restored, succeeded: bool) -> None:
+        with self.l2.changed:
+            restore.reported = restore.worker.read(restore.blocks)
+            if self._first() is restore:
+                self.l2.orphan([*self.l2.loads, *self.l2.lookups])
+            restore.succeeded = succeeded
+            self.l2.changed.notify_all()
+
+    def _answer(self, step: steps.Answer) -> None:
+        with self.l2.changed:
+            if self.l2.loads:
+                load = self.l2.loads[step.load % len(self.l2.loads)]
+                # What has ended badly already only remains to be reported.
+                fault = Fault.NONE if load.orphaned and step.fault is Fault.RAISE else step.fault
+                self.l2.answer(load, fault, step.cell)
+
+    def _answerlookup(self, _step: steps.AnswerLookup) -> None:
+        with self.l2.changed:
+            if self.l2.lookups:
+                self.l2.answer_lookup(self.l2.lookups[0])
+
+    def _faillookup(self, step: steps.FailLookup) -> None:
+        self.l2.lookup_fault = step.fault
+
+    def _refuseload(self, _step: steps.RefuseLoad) -> None:
+        self.l2.refuse_load = True
+
+    def _loseobject(self, step: steps.LoseObject) -> None:
+        if self.prompts:
+            keys = self.server.keys(self.prompts[-1].tokens)
+            self.l2.delete([keys[0][step.chunk]])
+
+    def _holdcopy(self, _step: steps.HoldCopy) -> None:
+        self.gate.hold_next = True
+
+    def _failcopy(self, _step: steps.FailCopy) -> None:
+        self.gate.fail_next = True
+
+    def _endcopy(self, _step: steps.EndCopy) -> None:
+        self.gate.let_go()
+
+    def _abort(self, step: steps.Abort) -> None:
+        # LMCache cannot end a session of a model that nobody has registered.
+        if self.restores and any(worker.registered for worker in self.workers):
+            restore = self.restores[step.request % len(self.restores)]
+            restore.doomed = True
+            self.server.lookup.end_session(restore.request_id)
+
+    def _leave(self, step: steps.Leave) -> None:
+        worker = self.workers[step.worker]
+        if worker.registered:
+            worker.registered = False
+            for restore in self.restores:
+                restore.doomed = restore.doomed or restore.worker is worker
+            self._on_affinity_thread(worker.leave)
+
+    def _latewindow(self, _step: steps.LateWindow) -> None:
+        first = self._first()
+        if first is not None and not self.gate.held:
+            first.doomed = True
+        self._pass_time(self.server.storage.prefetch_window_timeout_seconds)
+
+    def _laterestore(self, _step: steps.LateRestore) -> None:
+        self._pass_time(self.server.storage.prefetch_restore_timeout_seconds)
+
+    def _filll1(self, step: steps.FillL1) -> None:
+        for _ in range(step.objects):
+            self._reserved += self.server.reserve()
+
+    def _freel1(self, _step: steps.FreeL1) -> None:
+        storage = self.server.storage
+        reserved, self._reserved = self._reserved, []
+        storage.finish_write(reserved)
+
+    def _store(self, step: steps.Store) -> None:
+        worker = self.workers[step.worker]
+        if worker.registered:
+            self.l2.hold_stores = self.l2.hold_stores or step.hold
+            self._on_affinity_thread(lambda: self._store_prompt(worker, step))
+
+    def _store_prompt(self, worker: Worker, step: steps.Store) -> None:
+        tokens = new_tokens(step.chunks)
+        request_id = f"request-{next(_requests)}"
+        self.request_ids.append(request_id)
+        if worker.store(request_id, tokens, step.content):
+            self.stored.append((tokens, step.content))
+
+    def _endstores(self, _step: steps.EndStores) -> None:
+        self.l2.release_stores()
+
+    # How it is driven
+
+    def _first(self) -> Restored | None:
+        """Return the restore whose turn it is."""
+        return next((r for r in self.restores if r.succeeded is None), None)
+
+    def _pass_time(self, seconds: float) -> None:
+        clock = self.server.clock
+        clock.ahead += seconds
+        limit = self.server.storage.prefetch_restore_timeout_seconds
+        for restore in self.restores:
+            if restore.asked_at is not None and clock.ahead - restore.asked_at >= limit:
+                restore.doomed = True
+
+    def _on_affinity_thread(self, job: Callable[[], None]) -> None:
+        self._jobs.append(self._affinity.submit(job))
+        self._jobs[-1].add_done_callback(lambda _: self._announce())
+
+    def _announce(self) -> None:
+        with self.l2.changed:
+            self.l2.changed.notify_all()
+
+    def _settle(self) -> None:
+        with self.l2.changed:
+            quiet = self.l2.changed.wait_for(self._is_quiet, SECONDS)
+        first = self._first()
+        assert quiet, f"{first.request_id if first else 'a job'} neither ends nor waits for anybody"
+
+    def _is_quiet(self) -> bool:
+        """Whether all that goes on waits for the schedule."""
+        if self.gate.held:
+            return True
+        if not all(job.done() for job in self._jobs):
+            return False
+        first = self._first()
+        if first is None:
+            return True
+        if first.doomed or self.stopping:
+            return False
+        return self.l2.waits() or self._waits_for_room()
+
+    def _waits_for_room(self) -> bool:
+        return bool(self.server.storage._waiting_windows)
+
+    def _end_jobs(self) -> None:
+        for job in self._jobs:
+            job.result(SECONDS)
+
+    def _shut_down(self) -> None:
+        self._affinity.shutdown()
+        self._stopper.shutdown()
