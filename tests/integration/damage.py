@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.integration.environment import plugin_environment
 from tests.integration.waiting import wait_until
 
 LOSE = ".lose"
@@ -23,7 +22,10 @@ HOLD_SECONDS = 60.0
 
 
 def adapter(folder: Path) -> dict[str, Any]:
-    """Return the settings of an L2 adapter that takes orders, with objects in folder."""
+    """Return the settings of an L2 adapter that takes orders, with objects in folder.
+
+    Its server needs `environment.plugin_environment`.
+    """
     return {
         "type": "plugin",
         "module_path": "tests.integration.damaging_adapter",
@@ -31,11 +33,6 @@ def adapter(folder: Path) -> dict[str, Any]:
         "config_class_name": "FSL2AdapterConfig",
         "adapter_params": {"base_path": str(folder)},
     }
-
-
-def environment() -> dict[str, str]:
-    """Return what a server needs in its environment to find the adapter."""
-    return plugin_environment()
 
 
 def order(path: Path, what: str) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from tests.integration import damage
 from tests.integration.engine import Completion, EngineConfig
+from tests.integration.environment import plugin_environment
 from tests.integration.fixtures import ModelMaker
 from tests.integration.models import ONE_GROUP, THREE_GROUPS, ModelShape
 from tests.integration.server import ServerConfig
@@ -99,7 +100,7 @@ class Bench:
             replace(
                 self._one_window(),
                 adapter=damage.adapter(self.config.l2_folder),
-                environment=damage.environment(),
+                environment=plugin_environment(),
             )
         )
 

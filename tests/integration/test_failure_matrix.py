@@ -16,6 +16,7 @@ import pytest
 
 from tests.integration import damage
 from tests.integration.engine import Completion, EngineConfig
+from tests.integration.environment import plugin_environment
 from tests.integration.fixtures import SUMMARY, ModelMaker
 from tests.integration.models import ONE_GROUP, THREE_GROUPS, ModelShape
 from tests.integration.server import ServerConfig
@@ -146,7 +147,7 @@ def bench(
             *("--l2-prefetch-window-timeout-seconds", str(DEADLINE_SECONDS)),
             *("--l2-prefetch-restore-timeout-seconds", str(DEADLINE_SECONDS)),
         ),
-        environment=damage.environment(),
+        environment=plugin_environment(),
     )
     bench = Bench(shape, policy, config, ServerSwitch(engine, folder))
     try:

@@ -14,6 +14,7 @@ import pytest
 
 from tests.integration import damage
 from tests.integration.engine import EngineConfig
+from tests.integration.environment import plugin_environment
 from tests.integration.fixtures import ModelMaker
 from tests.integration.models import ONE_GROUP, THREE_GROUPS, ModelShape
 from tests.integration.server import ServerConfig
@@ -114,7 +115,7 @@ def bench_of(
         chunk_tokens=CHUNK_TOKENS,
         transfer=transfer,
         window_chunks=WINDOW_CHUNKS,
-        environment=damage.environment(),
+        environment=plugin_environment(),
     )
     engine = EngineConfig(
         model(shape),
