@@ -15,12 +15,19 @@ from pathlib import Path
 import pytest
 
 from tests.integration import damage
-from tests.integration.engine import Completion, EngineConfig
+from tests.integration.engine import Completion, Engine, EngineConfig
 from tests.integration.environment import plugin_environment
 from tests.integration.fixtures import ModelMaker
 from tests.integration.models import ONE_GROUP, THREE_GROUPS, ModelShape
+from tests.integration.process import ProcessFailedError
 from tests.integration.server import ServerConfig
-from tests.integration.stack import Restore, ServerSwitch, Stack, random_prompt
+from tests.integration.stack import (
+    Restore,
+    ServerSwitch,
+    Stack,
+    random_prompt,
+    running_server,
+)
 
 CHUNK_TOKENS = 32  # One block of vLLM's: "one block short" is one chunk short.
 WINDOW_CHUNKS = 8
@@ -307,3 +314,29 @@ def assert_next_restore_succeeds(stack: Stack, bench: Bench) -> None:
     # It begins by waiting until no byte and no lock is left in L1.
     stored = bench.ladder[DAMAGED_CHUNKS]
     assert_all_reused(stack.restore(stored.state.prompt), stored)
+
+
+def test_vllm_ends_at_once_and_says_why_a_window_does_not_fit(
+    model: ModelMaker, tmp_path: Path
+) -> None:
+    window_bytes = WINDOW_CHUNKS * CHUNK_TOKENS * ONE_GROUP.token_kv_bytes
+    config = ServerConfig(
+        l2_folder=tmp_path / "l2",
+        l1_bytes=window_bytes // 2,
+        chunk_tokens=CHUNK_TOKENS,
+        window_chunks=WINDOW_CHUNKS,
+    )
+    with running_server(config, tmp_path) as server:
+        port = server.ports.messages
+        engine = Engine(EngineConfig(model(ONE_GROUP), port, arguments=ENGINE_ARGUMENTS), tmp_path)
+        try:
+            with pytest.raises(ProcessFailedError):
+                engine.start()
+        finally:
+            engine.stop()
+        server.process.check_alive()
+
+    log = engine.process.log_text()
+    assert f"needs {window_bytes} bytes of L1" in log
+    assert f"the largest window that fits is {WINDOW_CHUNKS // 2} chunks" in log
+    assert "did not respond" not in log
