@@ -117,9 +117,10 @@ class Bench:
         """Damage objects of a rank after the probe, in one window after the other."""
         assert self.stack.server.ready()
         promised = DAMAGED_SIZE
+        contents: dict[Path, bytes] = {}
         for chunk, what in DAMAGE.items():
-            contents = {path: path.read_bytes() for path in self.objects_of(chunk, rank)}
-            for path in contents:
+            for path in self.objects_of(chunk, rank):
+                contents[path] = path.read_bytes()
                 damage.order(path, what)
             failed = self.failed_restores()
 
@@ -131,12 +132,10 @@ class Bench:
             assert lost.completion.tokens == self.stored[DAMAGED_SIZE].completion.tokens
             assert self.failed_restores() == failed + 1
             promised = chunk
-            # For other servers: this one does not use them until they are stored again.
-            for path, content in contents.items():
-                path.write_bytes(content)
         self.assert_reused(self.restore(DAMAGED_SIZE), promised, of=DAMAGED_SIZE)
-        self.stack.server.clear_l1()
-        self.stack.server.wait_released()
+        self.stack.forget()
+        for path, content in contents.items():  # For the next server.
+            path.write_bytes(content)
 
     def failed_restores(self) -> int:
         """Return how many restores have missed an object."""
