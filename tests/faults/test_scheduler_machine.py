@@ -1,8 +1,9 @@
-"""vLLM's scheduler under random loads, failures, preemptions and aborts.
+"""vLLM's scheduler under random loads, failures, stalls, preemptions and aborts.
 
-Each schedule adds requests, steps the engine, and lets loads end well or badly,
-with few blocks, so that allocations fail and requests are preempted. A model of
-the KV memory says for every token whether it was computed from right KV.
+Each schedule adds requests, steps the engine, and lets loads end well or badly, or
+stall and end later, with few blocks, so that allocations fail and requests are
+preempted. A model of the KV memory says for every token whether it was computed
+from right KV.
 `BOUNDED_RESTORE_SCHEDULES=N` runs N schedules for each policy.
 """
 
@@ -64,6 +65,7 @@ class Reports:
 
     received: set[str] = field(default_factory=set)
     failed: set[str] = field(default_factory=set)
+    stalled: set[str] = field(default_factory=set)
     sent: set[str] = field(default_factory=set)
     invalid_blocks: set[int] = field(default_factory=set)
 
@@ -88,6 +90,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.transfers: dict[str, Transfer] = {}
         self.expected: dict[bytes, list[int]] = {}
         self.reports = Reports()
+        self.detached: set[str] = set()
         self.must_stay_local: set[str] = set()
         self.may_fail: set[str] = set()
 
@@ -141,6 +144,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         elif outcome == "blocks" and transfer.blocks:
             self._blame_some(transfer, data)
         self._end(transfer)
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.transfers)
+    def stall(self, data: st.DataObject) -> None:
+        """Report a load as stalled, perhaps again: it writes on until it ends."""
+        name = data.draw(st.sampled_from(sorted(self.transfers)), label="load")
+        self.reports.stalled.add(name)
 
     @rule(data=st.data())
     @precondition(lambda self: any(t.blocks for t in self.transfers.values()))
@@ -244,11 +254,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         """Run one step, in which choose_wrong picks wrong blocks of synchronous loads."""
         output = self.scheduler.schedule()
         self._start_loads(choose_wrong)
+        for transfer in self.transfers.values():
+            self.memory.spoil(transfer.blocks)
         wrong = self._compute(output)
         touched = self._touched_by_failures(wrong)
         self.may_fail |= touched
         reports, self.reports = self.reports, Reports()
         self.scheduler.update_from_output(output, self._runner_output(output, wrong, reports))
+        self.detached = (self.detached | reports.stalled) - reports.received
         self.must_stay_local |= {
             name
             for name in touched
@@ -259,6 +272,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         """Take over the loads that the scheduler asked for; synchronous ones end here."""
         for load in self.connector.new_loads:
             assert load.request_id not in self.must_stay_local, f"{load} after a failed load"
+            assert load.request_id not in self.transfers, f"{load} beside a stalled load"
             transfer = self._transfer(load)
             self.memory.spoil(transfer.blocks)
             if load.is_async:
@@ -292,9 +306,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         wrong_blocks = set(self.reports.invalid_blocks)
         for name in wrong:
             wrong_blocks |= self._blocks_of(name)
-        return self.reports.failed | {
-            name for name in self._unfinished() if self._blocks_of(name) & wrong_blocks
-        }
+        lost = (self.reports.failed | self.reports.stalled) - self.detached
+        return lost | {name for name in self._unfinished() if self._blocks_of(name) & wrong_blocks}
 
     def _runner_output(
         self, output: SchedulerOutput, wrong: set[str], reports: Reports
@@ -308,6 +321,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 finished_sending=reports.sent,
                 finished_recving=reports.received,
                 failed_recving=reports.failed,
+                stalled_recving=reports.stalled,
                 invalid_block_ids=reports.invalid_blocks,
             ),
         )
@@ -352,7 +366,8 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def _only_running_hold_blocks(self) -> bool:
         running = {request.request_id for request in self.scheduler.running}
-        return all(name in running or not self._blocks_of(name) for name in self.requests)
+        waiting = (name for name in self.requests if name not in running)
+        return not self.transfers and not any(self._blocks_of(name) for name in waiting)
 
     def _unfinished(self) -> list[str]:
         return [name for name, request in self.requests.items() if not request.is_finished()]

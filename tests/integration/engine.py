@@ -146,6 +146,10 @@ class Engine:
         """Return how many prompt tokens came from LMCache so far."""
         return int(self.metrics().total("vllm:external_prefix_cache_hits"))
 
+    def quarantined_blocks(self) -> int:
+        """Return how many KV cache blocks a silent server may still write into."""
+        return int(self.metrics().total("vllm:lmcache_mp_quarantined_blocks"))
+
     def server_losses(self) -> int:
         """Return how often a part of the engine has noticed that the server is gone."""
         return self.process.log_text().count("entering degraded mode")

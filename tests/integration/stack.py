@@ -1,7 +1,6 @@
 """A server and an engine, and the steps of storing and restoring a prompt."""
 
 import random
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -107,17 +106,19 @@ class ServerSwitch:
         self._running().process.kill()
         self._wait_for_engine(lambda: self._engine.server_losses() - losses, "gone")
 
-    def freeze(self, seconds: float) -> None:
-        """Stop the server where it is for at least so long, and let it go on.
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Stop the server where it is until the with block ends, and let it go on.
 
-        Returns once the engine has missed it and found it again.
+        The engine has missed it when the block begins, and found it again afterwards.
         """
         losses, returns = self._engine.server_losses(), self._engine.server_returns()
-        frozen_until = time.monotonic() + seconds
         self._running().process.suspend()
-        self._wait_for_engine(lambda: self._engine.server_losses() - losses, "gone")
-        wait_until(lambda: time.monotonic() >= frozen_until, "the end of the pause", 2 * seconds)
-        self._running().process.resume()
+        try:
+            self._wait_for_engine(lambda: self._engine.server_losses() - losses, "gone")
+            yield
+        finally:
+            self._running().process.resume()
         self._wait_for_engine(lambda: self._engine.server_returns() - returns, "back")
 
     def revive(self) -> None:
