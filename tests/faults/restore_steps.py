@@ -10,9 +10,20 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 
 from tests.faults.faulty_l2 import Fault, LookupFault
-from tests.faults.restore_server import BLOCKS, CHUNKS, CONTENTS
+from tests.faults.restore_server import (
+    BLOCKS,
+    CHUNKS,
+    CONTENTS,
+    MESSAGES,
+    ONE_RANK,
+    SHARED_MEMORY,
+    TWO_L1S,
+    TWO_RANKS,
+    Setup,
+)
 
 MOST_STEPS = 14
+SETUPS = (ONE_RANK, ONE_RANK, TWO_RANKS, TWO_L1S, MESSAGES, SHARED_MEMORY)
 
 
 @dataclass(frozen=True)
@@ -147,12 +158,13 @@ Step = (
 
 @dataclass(frozen=True)
 class Schedule:
-    """Steps, and how they end: with the server's stop, or in peace.
+    """Steps on a server and its workers, and how they end: with its stop, or in peace.
 
     At a stop L2 reports `reports` of the loads that it still has; it ends the
     others only when it is closed.
     """
 
+    setup: Setup
     steps: tuple[Step, ...]
     stop: bool
     reports: int
@@ -202,7 +214,8 @@ _steps = st.lists(
 @st.composite
 def schedules(draw: st.DrawFn) -> Schedule:
     """Draw schedules that begin with a restore; one in twenty stops the server."""
+    setup = draw(st.sampled_from(SETUPS))
     first, others = draw(_restores), draw(_steps)
     stop = draw(st.integers(1, 20)) == 20
     steps = (first, *(step for step in others if step is not None))
-    return Schedule(steps, stop, draw(st.integers(0, 2)) if stop else 0)
+    return Schedule(setup, steps, stop, draw(st.integers(0, 2)) if stop else 0)
