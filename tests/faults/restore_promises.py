@@ -22,6 +22,8 @@ def check_promises(run: RestoreRun) -> None:
         check_restore(run, restore)
     check_other_blocks(run)
     assert not run.l2.violations, run.l2.violations
+    for tokens in run.half_written:
+        assert not any(key in run.l2.objects for key in run.server.keys(tokens)[0])
     for request_id in run.request_ids if not run.stopping else []:
         assert run.server.context.session_manager.get(request_id) is None, request_id
     if run.stopping:
@@ -79,13 +81,15 @@ def check_stop(run: RestoreRun) -> None:
     at_stop = run.at_stop
     assert at_stop is not None
     left = dict(at_stop.left)
-    reserved = len(run.reserved)
+    begun = [objects for stores in run.begun.values() for objects in stores]
+    reserved = len(run.reserved) + sum(begun)
     assert left.pop("read locks", 0) <= at_stop.storing, at_stop
     loading = left.pop("quarantined bytes", 0) // OBJECT_BYTES
     assert at_stop.loading <= loading <= at_stop.loading_before, at_stop
     assert left.pop("staged objects", 0) == loading + reserved, at_stop
     assert left.pop("bytes charged to restores", 0) == loading * OBJECT_BYTES, at_stop
     assert left.pop("L2 locks", 0) <= loading, at_stop
+    assert left.pop("transfers", 0) == len(begun), at_stop
     for name in ("L1 bytes", "write locks", "temporary objects", "stores"):
         left.pop(name, 0)  # Resident objects, and what has been counted above.
     if loading:

@@ -135,6 +135,9 @@ class RestoreRun:
         self.workers = list(server.workers)
         self.before = [[t.clone() for t in worker.kv] for worker in self.workers]
         self.harmed = self.stopping = False
+        # The objects that registered workers have begun to store, and all such prompts.
+        self.begun: dict[Worker, list[int]] = {}
+        self.half_written: list[list[int]] = []
         self.reserved: dict[ObjectKey, Any] = {}
         self.at_stop: AtStop | None = None
         # The thread that a worker's transfers share.
@@ -169,6 +172,9 @@ class RestoreRun:
     def finish(self) -> None:
         """Take all faults away, and wait until everything has ended."""
         self.gate.open()
+        for number, worker in enumerate(self.workers):
+            if worker in self.begun:
+                self._leave(steps.Leave(number))
         self._freel1(steps.FreeL1())
         self.l2.pass_everything()
         self._end_jobs()
@@ -240,10 +246,7 @@ class RestoreRun:
     def _end(self, restore: Restored, succeeded: bool) -> None:
         with self.l2.changed:
             restore.reported = restore.worker.read(restore.blocks)
-            # Windows of engine-driven workers take turns, so that it is not known
-            # whose are left unless nobody else is there.
-            alone = self._unfinished() == [restore]
-            if alone or (self.server.copies and self._first() is restore):
+            if self.server.copies and self._first() is restore:
                 self.l2.orphan([*self.l2.loads, *self.l2.lookups])
             restore.succeeded = succeeded
             self.l2.changed.notify_all()
@@ -296,6 +299,7 @@ class RestoreRun:
         worker = self.workers[step.worker]
         if worker.registered:
             worker.registered = False
+            self.begun.pop(worker, None)
             for restore in self.restores:
                 restore.doomed = restore.doomed or restore.worker is worker
             self._on_affinity_thread(worker.leave)
@@ -328,6 +332,18 @@ class RestoreRun:
         self.request_ids.append(request_id)
         if worker.store(request_id, tokens, step.content):
             self.stored.append((tokens, step.content, worker.rank))
+
+    def _beginstore(self, step: steps.BeginStore) -> None:
+        worker = self.workers[step.worker]
+        if not (worker.registered and self.server.setup.transfer == "shm"):
+            return
+        tokens = new_tokens(step.chunks)
+        request_id = f"request-{next(_requests)}"
+        self.request_ids.append(request_id)
+        objects = worker.begin_store(request_id, tokens)
+        if objects:
+            self.begun.setdefault(worker, []).append(objects)
+            self.half_written.append(tokens)
 
     def _endstores(self, _step: steps.EndStores) -> None:
         self.l2.release_stores()
@@ -366,6 +382,19 @@ class RestoreRun:
             quiet = self.l2.changed.wait_for(self._is_quiet, SECONDS)
         first = self._first()
         assert quiet, f"{first.request_id if first else 'a job'} neither ends nor waits for anybody"
+        if first is None and not self.server.copies:
+            self._forget_windows()
+
+    def _forget_windows(self) -> None:
+        """Note that no engine-driven worker waits for a window any more.
+
+        While one does, its windows and those of others, who take turns, are not told
+        apart. A worker that leaves is answered before its window is given up.
+        """
+        lock = self.server.storage.restore_lock
+        assert lock.acquire(timeout=SECONDS)
+        lock.release()
+        self.l2.orphan([*self.l2.loads, *self.l2.lookups])
 
     def _is_quiet(self) -> bool:
         """Whether all that goes on waits for the schedule."""

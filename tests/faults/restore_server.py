@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from typing import Any
 
 import torch
@@ -52,6 +53,7 @@ CONTENTS = 2
 MOST_RESTORES = 6
 MODEL = "model"
 WORKERS = 2
+HALF_WRITTEN = 7.0
 # Of a prompt whose other chunks are in L2: in the middle of a window.
 KEPT_CHUNK = 3
 SECONDS = 10.0
@@ -170,6 +172,10 @@ class Worker:
         done.set_result(response)
         return done
 
+    def begin_store(self, request_id: str, tokens: list[int]) -> int:
+        """Return 0: only workers that share memory with the server write into L1."""
+        return 0
+
     def leave(self) -> None:
         """Unregister."""
         self.server.transfer.unregister_kv_cache(self.instance_id)
@@ -234,6 +240,15 @@ class CopyingWorker(Worker):
         """Ask for a prompt's KV window by window, and do not wait for it."""
         return self._thread.submit(self._retrieve, self.key(request_id, tokens), blocks, skip)
 
+    def begin_store(self, request_id: str, tokens: list[int]) -> int:
+        """Write a part of a prompt into the server's L1; return the objects reserved there."""
+        key = self.key(request_id, tokens)
+        prepared = self._context.engine_driven_context.prepare_store(key, self.instance_id)
+        slots = prepared[0] if prepared else []
+        for slot in slots:
+            slot[0].fill_(HALF_WRITTEN)
+        return len(slots)
+
     def close(self) -> None:
         """Wait until it does nothing any more."""
         self._thread.shutdown()
@@ -248,6 +263,10 @@ class CopyingWorker(Worker):
         self._context.register(
             self._layers, MODEL, self.server.setup.ranks, BLOCKS_PER_CHUNK, SECONDS
         )
+        if self.server.setup.transfer == "shm":
+            # It is no process of its own: the server's shared memory is still tracked.
+            pool = self.server.context.shm_pool_info["shm_name"]
+            resource_tracker.register(f"/{pool.lstrip('/')}", "shared_memory")
 
     def _retrieve(self, key: Any, blocks: list[int], skip: int) -> tuple[bytes, bool]:
         done = self._context.submit_retrieve(

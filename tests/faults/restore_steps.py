@@ -131,6 +131,14 @@ class Store:
 
 
 @dataclass(frozen=True)
+class BeginStore:
+    """A worker writes a part of a prompt into shared memory, and never ends the store."""
+
+    worker: int
+    chunks: int
+
+
+@dataclass(frozen=True)
 class EndStores:
     """L2 has taken what was stored."""
 
@@ -152,6 +160,7 @@ Step = (
     | FillL1
     | FreeL1
     | Store
+    | BeginStore
     | EndStores
 )
 
