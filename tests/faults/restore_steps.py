@@ -199,6 +199,7 @@ _crossings = st.one_of(
     st.just(LateRestore()),
     st.builds(FillL1, st.integers(1, 10)),
     st.builds(Store, _workers, _contents, st.integers(1, 2), st.booleans()),
+    st.builds(BeginStore, _workers, st.integers(1, 2)),
     st.just(HoldCopy()),
 )
 _ends: st.SearchStrategy[Step] = st.sampled_from([EndCopy(), EndStores(), AnswerLookup(), FreeL1()])
