@@ -6,6 +6,7 @@ and it does: it notes in `violations` where they were freed before.
 
 import threading
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -74,6 +75,7 @@ class FaultyL2(L2AdapterInterface):  # type: ignore[misc]
         self.lookups: list[Task] = []
         self.violations: list[str] = []
         self.last_report: Task | None = None
+        self.on_close: Callable[[], None] = lambda: None
         self._stores: list[tuple[int, list[ObjectKey], list[Any]]] = []
         self._locks: Counter[ObjectKey] = Counter()
         self._results: dict[int, tuple[Task, Bitmap | Exception]] = {}
@@ -84,6 +86,16 @@ class FaultyL2(L2AdapterInterface):  # type: ignore[misc]
         self._load_fd = create_event_notifier()
 
     # What the schedule does
+
+    def loading(self) -> int:
+        """Return how many objects belong to loads that have not been reported."""
+        with self.changed:
+            return sum(len(load.keys) for load in self.loads)
+
+    def storing(self) -> int:
+        """Return how many objects belong to stores that are held."""
+        with self.changed:
+            return sum(len(keys) for _, keys, _ in self._stores)
 
     def waits(self) -> bool:
         """Whether somebody waits for an answer."""
@@ -245,6 +257,7 @@ class FaultyL2(L2AdapterInterface):  # type: ignore[misc]
 
     def close(self) -> None:
         """End what has not been answered: the last moment at which it may write."""
+        self.on_close()
         self.pass_everything()
         for notifier in (self._store_fd, self._lookup_fd, self._load_fd):
             notifier.close()

@@ -20,7 +20,6 @@ from tests.faults.restore_server import (
     SECONDS,
     RestoreServer,
     Worker,
-    ipc_key,
     new_tokens,
     target_blocks,
 )
@@ -42,22 +41,26 @@ HARMLESS = (
 class CopyGate:
     """Stands before every copy of a restore: lets it pass, holds it, or fails it."""
 
-    def __init__(self, copy: Callable[..., None]) -> None:
+    def __init__(self) -> None:
         """Let everything pass."""
-        self._copy = copy
         self.changed = threading.Condition()
         self.hold_next = self.fail_next = self.held = False
 
-    def __call__(self, *arguments: Any, **keywords: Any) -> None:
-        """Copy when it is time."""
-        with self.changed:
-            fails, self.fail_next = self.fail_next, False
-            self.held, self.hold_next = self.hold_next, False
-            self.changed.notify_all()
-            self.changed.wait_for(lambda: not self.held)
-        if fails:
-            raise RuntimeError("scripted")
-        self._copy(*arguments, **keywords)
+    def before(self, copy: Callable[..., None]) -> Callable[..., None]:
+        """Return a function that copies when it is time."""
+
+        def copy_in_time(*arguments: Any, **keywords: Any) -> None:
+            with self.changed:
+                fails, self.fail_next = self.fail_next, False
+                if self.hold_next:
+                    self.held, self.hold_next = True, False
+                    self.changed.notify_all()
+                    self.changed.wait_for(lambda: not self.held)
+            if fails:
+                raise RuntimeError("scripted")
+            copy(*arguments, **keywords)
+
+        return copy_in_time
 
     def let_go(self) -> None:
         """Let a held copy go on."""
@@ -98,6 +101,23 @@ class Restored:
     reported: list[torch.Tensor] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class AtStop:
+    """What a server that stops has not given back when it closes L2.
+
+    Attributes:
+        left: Everything that is not zero.
+        loading_before: Objects that L2 was loading when the stop began.
+        loading: Objects that it is loading still.
+        storing: Objects that it is storing still.
+    """
+
+    left: dict[str, Any]
+    loading_before: int
+    loading: int
+    storing: int
+
+
 class RestoreRun:
     """The state of one schedule. `finish` lets everything end that goes on."""
 
@@ -111,11 +131,15 @@ class RestoreRun:
         self.prompts: list[Prompt] = []
         self.restores: list[Restored] = []
         self.request_ids: list[str] = []
-        self.stored: list[tuple[list[int], int]] = []
+        self.stored: list[tuple[list[int], int, int]] = []
         self.workers = list(server.workers)
         self.before = [[t.clone() for t in worker.kv] for worker in self.workers]
         self.harmed = self.stopping = False
-        self._reserved: list[ObjectKey] = []
+        # The objects that registered workers have begun to store, and all such prompts.
+        self.begun: dict[Worker, list[int]] = {}
+        self.half_written: list[list[int]] = []
+        self.reserved: dict[ObjectKey, Any] = {}
+        self.at_stop: AtStop | None = None
         # The thread that a worker's transfers share.
         self._affinity = ThreadPoolExecutor(1)
         self._stopper = ThreadPoolExecutor(1)
@@ -133,6 +157,8 @@ class RestoreRun:
     def stop(self, reports: int) -> None:
         """Stop the server, with so many loads reported while it stops."""
         self.harmed = self.stopping = True
+        loading = self.l2.loading()
+        self.l2.on_close = lambda: self._note_what_is_left(loading)
         stopped = self._stopper.submit(self.server.close)
         self._settle()
         with self.l2.changed:
@@ -146,6 +172,9 @@ class RestoreRun:
     def finish(self) -> None:
         """Take all faults away, and wait until everything has ended."""
         self.gate.open()
+        for number, worker in enumerate(self.workers):
+            if worker in self.begun:
+                self._leave(steps.Leave(number))
         self._freel1(steps.FreeL1())
         self.l2.pass_everything()
         self._end_jobs()
@@ -165,7 +194,7 @@ class RestoreRun:
         lookup = self.server.lookup
         request_id = f"request-{next(_requests)}"
         self.request_ids.append(request_id)
-        lookup.lookup(ipc_key(request_id, prompt.tokens).no_worker_id_version(), 1)
+        lookup.lookup(self.server.lookup_key(request_id, prompt.tokens), 1)
         chunks = None
         while chunks is None and not any(not task.orphaned for task in self.l2.lookups):
             chunks = lookup.wait_prefetch_status(request_id, 0.01)
@@ -178,22 +207,28 @@ class RestoreRun:
     # Steps
 
     def _restore(self, step: steps.Restore) -> None:
-        worker = self.workers[step.worker]
-        if len(self.restores) == MOST_RESTORES or not worker.registered:
+        ranks = self.server.setup.ranks
+        workers = self.workers if ranks > 1 else [self.workers[step.worker]]
+        if len(self.restores) + ranks > MOST_RESTORES or not all(w.registered for w in workers):
             return
         if any(not task.orphaned for task in self.l2.lookups) or self._waits_for_room():
             # The next lookup is that of the running restore.
             return
         if not (step.again and self.prompts):
             tokens = self.server.put(step.content)
+            if self.workers[0].registered and not self.gate.held:
+                self.server.keep_in_l1(tokens, step.content)
             self.prompts.append(Prompt(tokens, step.content))
         prompt = self.prompts[-1]
         request_id, chunks = self.find(prompt)
         if chunks == 0:
             return
-        blocks = target_blocks(len(self.restores))[: chunks * BLOCKS_PER_CHUNK]
-        skip = min(step.skip_blocks, len(blocks))
-        restore = Restored(request_id, worker, prompt, chunks, skip, blocks)
+        for worker in workers:
+            blocks = target_blocks(len(self.restores))[: chunks * BLOCKS_PER_CHUNK]
+            skip = min(step.skip_blocks, len(blocks))
+            self._submit(Restored(request_id, worker, prompt, chunks, skip, blocks))
+
+    def _submit(self, restore: Restored) -> None:
         self.restores.append(restore)
         has_to_wait = not all(job.done() for job in self._jobs)
         self._on_affinity_thread(lambda: self._ask(restore))
@@ -211,7 +246,7 @@ class RestoreRun:
     def _end(self, restore: Restored, succeeded: bool) -> None:
         with self.l2.changed:
             restore.reported = restore.worker.read(restore.blocks)
-            if self._first() is restore:
+            if self.server.copies and self._first() is restore:
                 self.l2.orphan([*self.l2.loads, *self.l2.lookups])
             restore.succeeded = succeeded
             self.l2.changed.notify_all()
@@ -237,7 +272,8 @@ class RestoreRun:
 
     def _loseobject(self, step: steps.LoseObject) -> None:
         if self.prompts:
-            keys = self.server.keys(self.prompts[-1].tokens)
+            rank = step.chunk % self.server.setup.ranks
+            keys = self.server.keys(self.prompts[-1].tokens, rank)
             self.l2.delete([keys[0][step.chunk]])
 
     def _holdcopy(self, _step: steps.HoldCopy) -> None:
@@ -252,21 +288,25 @@ class RestoreRun:
     def _abort(self, step: steps.Abort) -> None:
         # LMCache cannot end a session of a model that nobody has registered.
         if self.restores and any(worker.registered for worker in self.workers):
-            restore = self.restores[step.request % len(self.restores)]
-            restore.doomed = True
-            self.server.lookup.end_session(restore.request_id)
+            request_id = self.restores[step.request % len(self.restores)].request_id
+            for restore in self.restores:
+                # An engine-driven worker is not told.
+                ends = self.server.copies and restore.request_id == request_id
+                restore.doomed = restore.doomed or ends
+            self.server.lookup.end_session(request_id)
 
     def _leave(self, step: steps.Leave) -> None:
         worker = self.workers[step.worker]
         if worker.registered:
             worker.registered = False
+            self.begun.pop(worker, None)
             for restore in self.restores:
                 restore.doomed = restore.doomed or restore.worker is worker
             self._on_affinity_thread(worker.leave)
 
     def _latewindow(self, _step: steps.LateWindow) -> None:
         first = self._first()
-        if first is not None and not self.gate.held:
+        if first is not None and not self.gate.held and self._is_staged(first):
             first.doomed = True
         self._pass_time(self.server.storage.prefetch_window_timeout_seconds)
 
@@ -274,13 +314,11 @@ class RestoreRun:
         self._pass_time(self.server.storage.prefetch_restore_timeout_seconds)
 
     def _filll1(self, step: steps.FillL1) -> None:
-        for _ in range(step.objects):
-            self._reserved += self.server.reserve()
+        self.reserved.update(self.server.reserve(step.objects))
 
     def _freel1(self, _step: steps.FreeL1) -> None:
-        storage = self.server.storage
-        reserved, self._reserved = self._reserved, []
-        storage.finish_write(reserved)
+        reserved, self.reserved = self.reserved, {}
+        self.server.unreserve(reserved)
 
     def _store(self, step: steps.Store) -> None:
         worker = self.workers[step.worker]
@@ -293,7 +331,19 @@ class RestoreRun:
         request_id = f"request-{next(_requests)}"
         self.request_ids.append(request_id)
         if worker.store(request_id, tokens, step.content):
-            self.stored.append((tokens, step.content))
+            self.stored.append((tokens, step.content, worker.rank))
+
+    def _beginstore(self, step: steps.BeginStore) -> None:
+        worker = self.workers[step.worker]
+        if not (worker.registered and self.server.setup.transfer == "shm"):
+            return
+        tokens = new_tokens(step.chunks)
+        request_id = f"request-{next(_requests)}"
+        self.request_ids.append(request_id)
+        objects = worker.begin_store(request_id, tokens)
+        if objects:
+            self.begun.setdefault(worker, []).append(objects)
+            self.half_written.append(tokens)
 
     def _endstores(self, _step: steps.EndStores) -> None:
         self.l2.release_stores()
@@ -302,13 +352,20 @@ class RestoreRun:
 
     def _first(self) -> Restored | None:
         """Return the restore whose turn it is."""
-        return next((r for r in self.restores if r.succeeded is None), None)
+        return next(iter(self._unfinished()), None)
+
+    def _unfinished(self) -> list[Restored]:
+        return [restore for restore in self.restores if restore.succeeded is None]
+
+    def _is_staged(self, first: Restored) -> bool:
+        """Whether it is known that the window being staged is that of the first restore."""
+        return self.server.copies or self._unfinished() == [first]
 
     def _pass_time(self, seconds: float) -> None:
         clock = self.server.clock
         clock.ahead += seconds
         limit = self.server.storage.prefetch_restore_timeout_seconds
-        for restore in self.restores:
+        for restore in self.restores if self.server.copies else []:
             if restore.asked_at is not None and clock.ahead - restore.asked_at >= limit:
                 restore.doomed = True
 
@@ -325,6 +382,19 @@ class RestoreRun:
             quiet = self.l2.changed.wait_for(self._is_quiet, SECONDS)
         first = self._first()
         assert quiet, f"{first.request_id if first else 'a job'} neither ends nor waits for anybody"
+        if first is None and not self.server.copies:
+            self._forget_windows()
+
+    def _forget_windows(self) -> None:
+        """Note that no engine-driven worker waits for a window any more.
+
+        While one does, its windows and those of others, who take turns, are not told
+        apart. A worker that leaves is answered before its window is given up.
+        """
+        lock = self.server.storage.restore_lock
+        assert lock.acquire(timeout=SECONDS)
+        lock.release()
+        self.l2.orphan([*self.l2.loads, *self.l2.lookups])
 
     def _is_quiet(self) -> bool:
         """Whether all that goes on waits for the schedule."""
@@ -335,7 +405,7 @@ class RestoreRun:
         first = self._first()
         if first is None:
             return True
-        if first.doomed or self.stopping:
+        if self.stopping or (first.doomed and self._is_staged(first)):
             return False
         return self.l2.waits() or self._waits_for_room()
 
@@ -345,6 +415,12 @@ class RestoreRun:
     def _end_jobs(self) -> None:
         for job in self._jobs:
             job.result(SECONDS)
+
+    def _note_what_is_left(self, loading_before: int) -> None:
+        """Note, when the server closes L2, what it has not given back."""
+        self.at_stop = AtStop(
+            self.server.left_over(), loading_before, self.l2.loading(), self.l2.storing()
+        )
 
     def _shut_down(self) -> None:
         self._affinity.shutdown()

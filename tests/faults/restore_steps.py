@@ -10,9 +10,20 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 
 from tests.faults.faulty_l2 import Fault, LookupFault
-from tests.faults.restore_server import BLOCKS, CHUNKS, CONTENTS
+from tests.faults.restore_server import (
+    BLOCKS,
+    CHUNKS,
+    CONTENTS,
+    MESSAGES,
+    ONE_RANK,
+    SHARED_MEMORY,
+    TWO_L1S,
+    TWO_RANKS,
+    Setup,
+)
 
 MOST_STEPS = 14
+SETUPS = (ONE_RANK, ONE_RANK, TWO_RANKS, TWO_L1S, MESSAGES, SHARED_MEMORY)
 
 
 @dataclass(frozen=True)
@@ -120,6 +131,14 @@ class Store:
 
 
 @dataclass(frozen=True)
+class BeginStore:
+    """A worker writes a part of a prompt into shared memory, and never ends the store."""
+
+    worker: int
+    chunks: int
+
+
+@dataclass(frozen=True)
 class EndStores:
     """L2 has taken what was stored."""
 
@@ -141,18 +160,20 @@ Step = (
     | FillL1
     | FreeL1
     | Store
+    | BeginStore
     | EndStores
 )
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Steps, and how they end: with the server's stop, or in peace.
+    """Steps on a server and its workers, and how they end: with its stop, or in peace.
 
     At a stop L2 reports `reports` of the loads that it still has; it ends the
     others only when it is closed.
     """
 
+    setup: Setup
     steps: tuple[Step, ...]
     stop: bool
     reports: int
@@ -178,6 +199,7 @@ _crossings = st.one_of(
     st.just(LateRestore()),
     st.builds(FillL1, st.integers(1, 10)),
     st.builds(Store, _workers, _contents, st.integers(1, 2), st.booleans()),
+    st.builds(BeginStore, _workers, st.integers(1, 2)),
     st.just(HoldCopy()),
 )
 _ends: st.SearchStrategy[Step] = st.sampled_from([EndCopy(), EndStores(), AnswerLookup(), FreeL1()])
@@ -202,7 +224,8 @@ _steps = st.lists(
 @st.composite
 def schedules(draw: st.DrawFn) -> Schedule:
     """Draw schedules that begin with a restore; one in twenty stops the server."""
+    setup = draw(st.sampled_from(SETUPS))
     first, others = draw(_restores), draw(_steps)
     stop = draw(st.integers(1, 20)) == 20
     steps = (first, *(step for step in others if step is not None))
-    return Schedule(steps, stop, draw(st.integers(0, 2)) if stop else 0)
+    return Schedule(setup, steps, stop, draw(st.integers(0, 2)) if stop else 0)

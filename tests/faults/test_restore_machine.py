@@ -16,31 +16,40 @@ from collections.abc import Iterator
 import lmcache.v1.distributed.storage_controllers.prefetch_controller as prefetch_controller
 import lmcache.v1.distributed.storage_manager as storage_manager
 import lmcache.v1.multiprocess.modules.windowed_retrieve as windowed_retrieve
+import lmcache.v1.multiprocess.transfer_context.worker_transfer as worker_transfer
 import pytest
 from hypothesis import HealthCheck, given, settings
 
 from tests.faults.restore_promises import check_next_requests, check_promises
 from tests.faults.restore_run import CopyGate, RestoreRun
-from tests.faults.restore_server import SECONDS, Clock, Contents, RestoreServer
+from tests.faults.restore_server import SECONDS, Clock, Contents, RestoreServer, Setup
 from tests.faults.restore_steps import Schedule, schedules
 
+# What copies a window into a worker's blocks: the server, or the worker itself.
+COPIES = (
+    (windowed_retrieve, "transfer_kv_per_object_group"),
+    (worker_transfer, "scatter_cpu_to_paged_kv"),
+)
 SCHEDULES = int(os.environ.get("BOUNDED_RESTORE_SCHEDULES", "2000"))
 
 
 class Servers:
-    """Serves schedule after schedule from one server, until one stops or breaks it."""
+    """Serves schedule after schedule from one server a setup, until one stops or breaks it."""
 
     def __init__(self, clock: Clock, gate: CopyGate) -> None:
         """Start no server yet."""
         self._clock = clock
         self._gate = gate
-        self._server: RestoreServer | None = None
-        self._contents: Contents | None = None
+        self._servers: dict[Setup, RestoreServer] = {}
+        self._contents: dict[Setup, Contents] = {}
 
     def run(self, schedule: Schedule) -> None:
         """Carry out a schedule and check what it leaves behind."""
-        server = self._server or RestoreServer(self._clock, self._contents)
-        self._server, self._contents = None, server.contents
+        setup = schedule.setup
+        server = self._servers.pop(setup, None) or RestoreServer(
+            self._clock, self._contents.get(setup), setup
+        )
+        self._contents[setup] = server.contents
         run = RestoreRun(server, self._gate)
         try:
             for step in schedule.steps:
@@ -57,12 +66,12 @@ class Servers:
             check_next_requests(run)
             server.l2.objects.clear()
             server.l2.damaged.clear()
-            self._server = server
+            self._servers[setup] = server
 
     def close(self) -> None:
-        """Stop the last server."""
-        if self._server is not None:
-            self._server.close()
+        """Stop the last servers."""
+        for server in self._servers.values():
+            server.close()
 
     def _abandon(self, run: RestoreRun) -> None:
         """Stop a server that has broken a promise: others of the process would suffer."""
@@ -79,13 +88,14 @@ class Servers:
 def servers() -> Iterator[Servers]:
     """Return servers whose deadlines are counted in the schedule's time."""
     clock = Clock()
-    gate = CopyGate(windowed_retrieve.transfer_kv_per_object_group)
+    gate = CopyGate()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(windowed_retrieve, "time", clock)
         patch.setattr(storage_manager, "time", clock)
         patch.setattr(storage_manager, "_WINDOW_RETRY_SECONDS", 0.002)
         patch.setattr(prefetch_controller, "PREFETCH_STOP_DRAIN_SECONDS", 0.02)
-        patch.setattr(windowed_retrieve, "transfer_kv_per_object_group", gate)
+        for module, copy in COPIES:
+            patch.setattr(module, copy, gate.before(getattr(module, copy)))
         logging.disable(logging.CRITICAL)
         servers = Servers(clock, gate)
         yield servers

@@ -9,6 +9,7 @@ The peak that the server counts is the other.
 """
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from tests.integration.stack import (
 CHUNK_TOKENS = 32  # One block of vLLM's: "one block short" is one chunk short.
 WINDOW_CHUNKS = 8
 OTHER_WINDOWS = (2, 4, 16)
+KILLED_WINDOW = 32  # An eighth of the state that is being restored.
 SUFFIX_TOKENS = 8  # Too few for a chunk, output included: computed, never stored.
 
 # Sizes in chunks: 1, 2, 4, 8, 16 and 32 windows, and one chunk more than that.
@@ -102,10 +104,10 @@ class Bench:
             replace(self._one_window(), l1_bytes=self.bytes_of(DAMAGED_CHUNKS + WINDOW_CHUNKS))
         )
 
-    def damaging(self) -> Stack:
+    def damaging(self, window_chunks: int = WINDOW_CHUNKS) -> Stack:
         return self.switch.serve(
             replace(
-                self._one_window(),
+                self._one_window(window_chunks),
                 adapter=damage.adapter(self.config.l2_folder),
                 environment=plugin_environment(),
             )
@@ -283,6 +285,29 @@ def test_an_object_damaged_after_the_probe_costs_a_recompute(one_group: Bench, o
     again = stack.restore(victim.state.prompt)
     assert again.completion.cached_tokens == DAMAGED_CHUNK * CHUNK_TOKENS
     assert again.completion.tokens == victim.completion.tokens
+
+
+def test_a_server_killed_in_a_window_of_a_large_state_costs_the_restore(one_group: Bench) -> None:
+    stack, stored = one_group.damaging(KILLED_WINDOW), one_group.ladder[FITTING]
+    stack.forget()
+    hits = stack.engine.external_hits()
+
+    with (
+        ThreadPoolExecutor(1) as pool,
+        damage.held_load(one_group.config.l2_folder, number=2) as wait_held,
+    ):
+        answer = pool.submit(stack.engine.complete, stored.state.prompt)
+        wait_held()
+        peak = stack.server.storage_status()["restore"]["peak_staging_bytes"]
+        one_group.switch.crash()
+        completion = answer.result()
+
+    assert peak == stack.server.config.l1_bytes == one_group.bytes_of(KILLED_WINDOW)
+    assert stack.engine.external_hits() - hits == stored.state.tokens
+    assert completion.cached_tokens == 0
+    assert completion.tokens == stored.completion.tokens
+    one_group.switch.revive()
+    assert_next_restore_succeeds(stack, one_group)
 
 
 @pytest.mark.parametrize("chunks", LADDER[:3])

@@ -1,7 +1,8 @@
 """What goes wrong in the middle of a restore costs no more than that restore.
 
 Each row breaks something while a window is being fetched, under both of vLLM's
-load failure policies and with one and three KV cache groups. Whatever breaks, the
+load failure policies and with one and three KV cache groups; one row breaks it for
+one of two tensor-parallel ranks. Whatever breaks, the
 request is answered right or ends with an error, nothing of it stays in L1, and the
 next restore succeeds. The rows are printed as a table at the end.
 """
@@ -9,6 +10,7 @@ next restore succeeds. The rows are printed as a table at the end.
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -61,6 +63,7 @@ class Bench:
     policy: str
     config: ServerConfig
     switch: ServerSwitch
+    ranks: int = 1
     rows: dict[str, Outcome] = field(default_factory=dict)
     stored: dict[int, Completion] = field(default_factory=dict)
 
@@ -81,7 +84,8 @@ class Bench:
         prompt = self.prompt(seed)
         stack = self.stack
         stack.forget()
-        self.stored[seed] = stack.store(prompt, CHUNKS * LAYOUTS[self.shape]).completion
+        objects = self.ranks * CHUNKS * LAYOUTS[self.shape]
+        self.stored[seed] = stack.store(prompt, objects).completion
         stack.forget()
         return prompt
 
@@ -126,25 +130,32 @@ class Bench:
         self.assert_whole_again()
 
 
-@pytest.fixture(
-    scope="module",
-    params=[(shape, policy) for shape in LAYOUTS for policy in (RECOMPUTE, FAIL)],
-    ids=lambda parameter: f"{parameter[0].name}-{parameter[1]}",
-)
-def bench(
-    request: pytest.FixtureRequest, model: ModelMaker, tmp_path_factory: pytest.TempPathFactory
+PARAMETERS = [(shape, policy) for shape in LAYOUTS for policy in (RECOMPUTE, FAIL)]
+# Each stack of two ranks takes long to start on two cores.
+TWO_RANKS_PARAMETERS = [(ONE_GROUP, FAIL), (THREE_GROUPS, RECOMPUTE)]
+
+
+@contextmanager
+def running_bench(
+    parameter: tuple[ModelShape, str],
+    model: ModelMaker,
+    folder: Path,
+    *,
+    ranks: int = 1,
+    heartbeat: float = 3.0,
 ) -> Iterator[Bench]:
-    shape, policy = request.param
-    folder = tmp_path_factory.mktemp("matrix")
+    """Start a stack and store the control state; stop it in the end."""
+    shape, policy = parameter
     chunk_bytes = CHUNK_TOKENS * shape.token_kv_bytes
     engine = EngineConfig(
         model(shape),
+        ranks=ranks,
         max_tokens=2 * CHUNKS * CHUNK_TOKENS,
         kv_cache_bytes=4 * CHUNKS * chunk_bytes,
         load_failure_policy=policy,
         arguments=("--block-size", str(CHUNK_TOKENS)),
         connector_settings={
-            "lmcache.mp.heartbeat_interval": 3.0,
+            "lmcache.mp.heartbeat_interval": heartbeat,
             "lmcache.mp.stalled_load_timeout": STALL_SECONDS,
         },
     )
@@ -160,13 +171,38 @@ def bench(
         ),
         environment=plugin_environment(),
     )
-    bench = Bench(shape, policy, config, ServerSwitch(engine, folder))
+    bench = Bench(shape, policy, config, ServerSwitch(engine, folder), ranks)
     try:
         bench.store(CONTROL_SEED)
         yield bench
-        request.config.stash[SUMMARY].extend(table(bench))
     finally:
         bench.switch.stop()
+
+
+def name_of(parameter: tuple[ModelShape, str]) -> str:
+    return f"{parameter[0].name}-{parameter[1]}"
+
+
+@pytest.fixture(scope="module", params=PARAMETERS, ids=name_of)
+def bench(
+    request: pytest.FixtureRequest, model: ModelMaker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Bench]:
+    with running_bench(request.param, model, tmp_path_factory.mktemp("matrix")) as bench:
+        yield bench
+        request.config.stash[SUMMARY].extend(table(bench))
+
+
+@pytest.fixture(scope="module", params=TWO_RANKS_PARAMETERS, ids=name_of)
+def two_ranks(
+    request: pytest.FixtureRequest, model: ModelMaker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Bench]:
+    # The ranks and the server share two cores.
+    ranks = running_bench(
+        request.param, model, tmp_path_factory.mktemp("two-ranks"), ranks=2, heartbeat=10.0
+    )
+    with ranks as bench:
+        yield bench
+        request.config.stash[SUMMARY].extend(table(bench))
 
 
 def table(bench: Bench) -> list[str]:
@@ -257,3 +293,22 @@ def test_an_abort_in_the_middle_gives_everything_back(bench: Bench) -> None:
 
     bench.rows["request aborted in the middle"] = Outcome(True, 0, "abort")
     bench.assert_whole_again()
+
+
+def test_what_one_of_two_ranks_loses_costs_both_the_restore(two_ranks: Bench) -> None:
+    known = set(two_ranks.l2.iterdir())
+
+    def remove_new_objects_of_rank_1() -> None:
+        lost = [path for path in set(two_ranks.l2.iterdir()) - known if is_of_rank(path, 1)]
+        assert len(lost) == CHUNKS * LAYOUTS[two_ranks.shape]
+        for path in lost:
+            path.unlink()
+
+    outcome = two_ranks.break_restore(seed=8, fault=remove_new_objects_of_rank_1)
+
+    two_ranks.assert_costs_the_restore("objects of one of two ranks gone", outcome)
+
+
+def is_of_rank(path: Path, rank: int) -> bool:
+    """Tell whether an object is that of a rank of two: its name says so in two bytes."""
+    return f"@0x02{rank:02x}" in path.name
