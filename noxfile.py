@@ -109,7 +109,7 @@ def tests(session: nox.Session) -> None:
     session.run("python", *suites)
     session.run("python", "-m", "pytest", "tests/queue")
     # Apart: it imports torch, whose setuptools refuses a distutils that is loaded already.
-    session.run("python", "-m", "pytest", "tests/faults")
+    session.run("python", "-m", "pytest", "tests/faults", "tests/qualify")
 
 
 @nox.session(python=PYTHON)

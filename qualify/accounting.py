@@ -171,6 +171,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--tp", nargs="+", type=_positive, default=[1], help="tensor parallel size (1)")
     add("--window", nargs="+", type=_positive, default=WINDOWS, help="W, in chunks (8 32)")
     add("--chunk-size", type=_positive, default=CHUNK_TOKENS, help="LMCache's, tokens (256)")
+    add("--dtype", default="auto", help="vLLM's flag of the same name (auto)")
     add("--kv-cache-dtype", default="auto", help="vLLM's flag of the same name (auto)")
     add("--draft-layers", type=int, default=0, help="DeepSeek-V4: layers of MTP drafts (0)")
     add(
@@ -191,7 +192,9 @@ def rows(options: argparse.Namespace) -> list[tuple[str, int, Account]]:
     for model in options.models:
         config = read_config(model)
         for ranks in options.tp:
-            deployment = Deployment(ranks, options.kv_cache_dtype, options.draft_layers)
+            deployment = Deployment(
+                ranks, options.dtype, options.kv_cache_dtype, options.draft_layers
+            )
             each = account(
                 config,
                 deployment,

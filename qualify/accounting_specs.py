@@ -5,7 +5,7 @@ rank of the wanted tensor parallel size. Each layer then says what it keeps.
 """
 
 import json
-import logging
+import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -24,6 +24,7 @@ class Deployment:
     """How vLLM is to run the model. draft_layers: of DeepSeek-V4's MTP."""
 
     tensor_parallel_size: int = 1
+    dtype: str = "auto"
     kv_cache_dtype: str = "auto"
     draft_layers: int = 0
 
@@ -94,9 +95,10 @@ def _engine_config(config: Mapping[str, Any], deployment: Deployment, folder: Pa
     # How weights are quantized matters only where it settles the type of the KV cache.
     plain = {key: value for key, value in config.items() if key != "quantization_config"}
     (folder / "config.json").write_text(json.dumps(plain), encoding="utf-8")
-    dtype = deployment.kv_cache_dtype
-    if dtype == "auto":
-        dtype = get_kv_cache_quant_algo_string(config.get("quantization_config") or {}) or "auto"
+    kv_cache_dtype = deployment.kv_cache_dtype
+    quantization = config.get("quantization_config") or {}
+    if kv_cache_dtype == "auto":
+        kv_cache_dtype = get_kv_cache_quant_algo_string(quantization) or "auto"
     return EngineArgs(
         model=str(folder),
         skip_tokenizer_init=True,
@@ -104,7 +106,8 @@ def _engine_config(config: Mapping[str, Any], deployment: Deployment, folder: Pa
         enforce_eager=True,
         enable_prefix_caching=True,
         tensor_parallel_size=deployment.tensor_parallel_size,
-        kv_cache_dtype=dtype,
+        dtype=deployment.dtype,
+        kv_cache_dtype=kv_cache_dtype,
     ).create_engine_config()
 
 
@@ -179,6 +182,6 @@ def _collect(engine: Any) -> dict[str, Any]:
 
 
 def quiet() -> None:
-    """Keep vLLM's and LMCache's log off the terminal."""
-    for name in ("vllm", "lmcache", "transformers"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+    """Keep vLLM's and LMCache's log off the terminal; to be called before they are imported."""
+    for name in ("VLLM_LOGGING_LEVEL", "LMCACHE_LOG_LEVEL"):
+        os.environ.setdefault(name, "ERROR")
