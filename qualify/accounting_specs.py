@@ -117,6 +117,7 @@ def _as_one_rank(engine: Any, folder: Path) -> Iterator[None]:
     import torch
     from vllm.config import set_current_vllm_config
     from vllm.distributed import parallel_state
+    from vllm.model_executor.layers.fused_moe import unquantized_fused_moe_method as moe
 
     with ExitStack() as undo:
         undo.enter_context(set_current_vllm_config(engine))
@@ -132,10 +133,19 @@ def _as_one_rank(engine: Any, folder: Path) -> Iterator[None]:
         parallel_state.initialize_model_parallel(1)
         ranks = engine.parallel_config.tensor_parallel_size
         undo.enter_context(mock.patch.object(parallel_state.get_tp_group(), "world_size", ranks))
+        undo.enter_context(mock.patch.object(moe, "select_unquantized_moe_backend", _any_experts))
         if not torch.cuda.is_available():
             # Layers make these without recording anything; a CPU's torch cannot.
             undo.enter_context(mock.patch.object(torch.cuda, "Event", object))
         yield
+
+
+def _any_experts(moe_config: Any) -> tuple[Any, Any]:
+    """Return a kernel for experts; they never run, so none need support how they are split."""
+    from vllm.model_executor.layers.fused_moe.oracle import unquantized
+
+    backend = unquantized._get_priority_backends(moe_config)[0]
+    return backend, unquantized.backend_to_kernel_cls(backend)[0]
 
 
 def _build_layers(engine: Any, deployment: Deployment) -> None:
