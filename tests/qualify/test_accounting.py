@@ -190,9 +190,9 @@ def test_the_tables_of_the_documentation_are_what_the_command_prints(
 ) -> None:
     monkeypatch.chdir(CONFIGS)
     text = DOCUMENT.read_text(encoding="utf-8")
-    commands = [line for line in text.splitlines() if line.startswith(COMMAND)]
+    commands = [line for line in text.splitlines() if line.startswith(COMMAND) and ".json" in line]
 
-    assert commands
+    assert len(commands) == text.count("| model |")
     for command in commands:
         assert main(command.removeprefix(COMMAND).split()) == 0
         assert capsys.readouterr().out in text
