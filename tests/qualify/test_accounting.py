@@ -103,6 +103,48 @@ def test_a_hybrid_keeps_one_recurrent_state_a_chunk() -> None:
     assert {each.bytes for each in states} == {each.bytes for each in keys}
 
 
+def account_of(monkeypatch: pytest.MonkeyPatch, **specs: object) -> Account:
+    monkeypatch.setattr("qualify.accounting.kv_cache_specs", lambda *_: specs)
+    return account({"architectures": ["Made"]}, Deployment())
+
+
+def test_what_vllm_never_reuses_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch import bfloat16
+    from vllm.v1.kv_cache_interface import CircularBufferSpec, FullAttentionSpec
+
+    shape = {"block_size": 16, "num_kv_heads": 1, "head_size": 8, "dtype": bfloat16}
+    ring, full = CircularBufferSpec(**shape), FullAttentionSpec(**shape)
+
+    assert account_of(monkeypatch, ring=ring, full=full).tensors == 1
+    with pytest.raises(AccountingError, match="Made keeps no KV cache"):
+        account_of(monkeypatch, ring=ring)
+
+
+def test_a_window_that_vllm_allocates_in_full_is_kept_in_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from torch import bfloat16
+    from vllm.v1.kv_cache_interface import FullAttentionSpec
+
+    spec = FullAttentionSpec(
+        block_size=16, num_kv_heads=1, head_size=8, dtype=bfloat16, sliding_window=32
+    )
+
+    (kept,) = account_of(monkeypatch, layer=spec).registrations
+
+    assert (kept.bytes, kept.group) == (key_value(1, 1, 8), (False, -1))
+
+
+def test_cross_attention_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch import bfloat16
+    from vllm.v1.kv_cache_interface import CrossAttentionSpec
+
+    spec = CrossAttentionSpec(block_size=16, num_kv_heads=1, head_size=8, dtype=bfloat16)
+
+    with pytest.raises(AccountingError, match="does not serve CrossAttentionSpec"):
+        account_of(monkeypatch, layer=spec)
+
+
 def test_objects_are_rounded_one_by_one() -> None:
     tensors = (
         Registration("a", 1, (False, -1)),
