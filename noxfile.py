@@ -110,6 +110,8 @@ def tests(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", "tests/queue")
     # Apart: it imports torch, whose setuptools refuses a distutils that is loaded already.
     session.run("python", "-m", "pytest", "tests/faults", "tests/reports")
+    # Apart: vLLM's log is switched off before its import.
+    session.run("python", "-m", "pytest", "tests/qualify")
 
 
 @nox.session(python=PYTHON)

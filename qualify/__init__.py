@@ -1,0 +1,1 @@
+"""Measure what the queue claims."""

@@ -1,0 +1,1 @@
+"""Tests of the tool that measures what the queue claims."""
