@@ -192,7 +192,7 @@ class Rank:
 
     def _register(self) -> list[list[torch.Tensor]]:
         tensors = [
-            [self._tensor(kind, blocks) for _ in range(kind.tensors)]
+            [kv_tensor(kind, blocks, self._device) for _ in range(kind.tensors)]
             for kind, blocks in zip(self._kinds, self._blocks, strict=True)
         ]
         flat = [tensor for group in tensors for tensor in group]
@@ -202,32 +202,10 @@ class Rank:
             self._deployment.ranks,
             1,
             SECONDS,
-            engine_group_infos=self._groups(),
+            engine_group_infos=engine_groups(self._deployment.geometry),
         )
         # Only now do tensors on a CPU lie in the memory that the server shares.
         return [[_as_bytes(tensor) for tensor in group] for group in tensors]
-
-    def _tensor(self, kind: Kind, blocks: int) -> torch.Tensor:
-        # All states are whole words, and a CPU copies words faster than bytes.
-        words = torch.float32
-        shape = (
-            NULL_BLOCK + 1 + blocks * kind.chunk_blocks,
-            kind.block_states,
-            kind.state_bytes // words.itemsize,
-        )
-        return torch.zeros(shape, dtype=words, device=self._device)
-
-    def _groups(self) -> list[EngineGroupInfo]:
-        indices = count()
-        return [
-            EngineGroupInfo(
-                engine_group_id=group,
-                layer_indices=tuple(next(indices) for _ in range(kind.tensors)),
-                tokens_per_block=kind.block_tokens,
-                sw_size_tokens=kind.window_tokens,
-            )
-            for group, kind in enumerate(self._kinds)
-        ]
 
     def _key(self, state: State, request: str) -> IPCCacheServerKey:
         return self._deployment.key(state, request, self._rank)
@@ -332,6 +310,32 @@ def connected(
         client = Client(port, deployment, ranks)
         open_parts.callback(client.close)
         yield client
+
+
+def kv_tensor(kind: Kind, blocks: int, device: str) -> torch.Tensor:
+    """Return an empty tensor with the blocks of so many chunks and the null block."""
+    # All states are whole words, and a CPU copies words faster than bytes.
+    words = torch.float32
+    shape = (
+        NULL_BLOCK + 1 + blocks * kind.chunk_blocks,
+        kind.block_states,
+        kind.state_bytes // words.itemsize,
+    )
+    return torch.zeros(shape, dtype=words, device=device)
+
+
+def engine_groups(geometry: Geometry) -> list[EngineGroupInfo]:
+    """Return what an engine says about the tensors of a model, kind by kind."""
+    indices = count()
+    return [
+        EngineGroupInfo(
+            engine_group_id=group,
+            layer_indices=tuple(next(indices) for _ in range(kind.tensors)),
+            tokens_per_block=kind.block_tokens,
+            sw_size_tokens=kind.window_tokens,
+        )
+        for group, kind in enumerate(geometry.kinds)
+    ]
 
 
 def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
