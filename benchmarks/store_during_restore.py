@@ -25,6 +25,7 @@ from pathlib import Path
 
 from tests.integration import made_objects
 from tests.integration.client import Client, Deployment, State, connected
+from tests.integration.devices import CPU, CUDA, Device
 from tests.integration.environment import plugin_environment
 from tests.integration.geometry import PLAIN, Kind
 from tests.integration.server import LMCacheServer, ServerConfig
@@ -35,6 +36,7 @@ SECONDS_PER_OBJECT = 0.05
 RESTORED = State(chunks=64, seed=1)
 STORE_EVERY_SECONDS = 0.1
 WARM_UP_ROUNDS = 2
+DEVICES = {device.name: device for device in (CPU, CUDA)}
 
 _seeds = count(2)
 
@@ -45,7 +47,7 @@ def a_few(_kind: Kind) -> int:
 
 
 @contextmanager
-def running(window: int, folder: Path) -> Iterator[tuple[LMCacheServer, Client]]:
+def running(window: int, folder: Path, device: Device) -> Iterator[tuple[LMCacheServer, Client]]:
     """Yield a server with a slow L2 and a client of it."""
     config = ServerConfig(
         folder / "l2",
@@ -56,7 +58,7 @@ def running(window: int, folder: Path) -> Iterator[tuple[LMCacheServer, Client]]
     )
     with (
         running_server(config, folder) as server,
-        connected(server.ports.messages, Deployment(PLAIN), a_few) as client,
+        connected(server.ports.messages, Deployment(PLAIN), a_few, device) as client,
     ):
         yield server, client
 
@@ -100,6 +102,7 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--window", type=int, default=8, help="W; 0 loads the whole plan")
     parser.add_argument("--rounds", type=int, default=5, help="restores")
+    parser.add_argument("--device", choices=DEVICES, default=CPU.name, help="of the client")
     return parser.parse_args()
 
 
@@ -109,7 +112,7 @@ def main() -> None:
     rounds: list[tuple[list[float], list[float]]] = []
     with (
         tempfile.TemporaryDirectory(prefix="store-bench-") as tmp,
-        running(args.window, Path(tmp)) as (server, client),
+        running(args.window, Path(tmp), DEVICES[args.device]) as (server, client),
         ThreadPoolExecutor(1) as pool,
     ):
         for number in range(WARM_UP_ROUNDS + args.rounds):
@@ -123,7 +126,7 @@ def main() -> None:
         statistics.median(during) / statistics.median(without) for during, without in rounds
     )
     print(
-        f"W={args.window}, {os.cpu_count()} CPUs, {args.rounds} restores, "
+        f"W={args.window}, {args.device}, {os.cpu_count()} CPUs, {args.rounds} restores, "
         f"{len(sides[0])} stores on each side, in ms"
     )
     for name, latencies in zip(("during", "without"), sides, strict=True):

@@ -4,8 +4,8 @@ It talks to a server as vLLM's connector does, through LMCache's own client. Wha
 stores, and what it expects to get back, is the content that follows from each
 object's key.
 
-A tensor may have fewer blocks than a state has chunks. Chunks then share blocks, in
-turn, and each block is expected to hold the last of its chunks.
+A tensor may have room for fewer chunks than a state has. Chunks then share blocks, in
+turn, and the blocks are expected to hold the last of their chunks.
 """
 
 import time
@@ -26,7 +26,8 @@ from lmcache.v1.multiprocess.transfer_context.worker_transfer import (
 )
 from lmcache.v1.multiprocess.transport.factory import RequestClientFactory
 
-from tests.integration.content import Bytes, Content
+from tests.integration.content import Content
+from tests.integration.devices import CPU, Device
 from tests.integration.geometry import CHUNK_TOKENS, Geometry, Kind
 from tests.integration.ports import HOST
 
@@ -35,7 +36,7 @@ VOCABULARY = 100_000
 NULL_BLOCK = 0  # LMCache takes it for absent, as vLLM does.
 
 Blocks = Callable[[Kind], int]
-"""How many blocks each tensor of a kind has, the null block aside."""
+"""For how many chunks each tensor of a kind has blocks, the null block aside."""
 
 _instances = count(1)
 _requests = count(1)
@@ -91,6 +92,20 @@ class Restored:
 
 
 @dataclass(frozen=True)
+class Begun:
+    """A restore that is under way; each rank's result waits for the end."""
+
+    request: str
+    chunks: int
+    results: list[Callable[[float], bool]]
+
+    def done(self) -> bool:
+        """Wait for all ranks, and tell whether they got all chunks."""
+        done = [result(SECONDS) for result in self.results]
+        return all(done)
+
+
+@dataclass(frozen=True)
 class Difference:
     """A chunk that is not in its blocks."""
 
@@ -101,10 +116,13 @@ class Difference:
 class Rank:
     """One rank: its blocks, and its registration with the server."""
 
-    def __init__(self, port: int, deployment: Deployment, rank: int, blocks: Blocks) -> None:
-        """Allocate the blocks and register them."""
+    def __init__(
+        self, port: int, deployment: Deployment, rank: int, blocks: Blocks, device: Device
+    ) -> None:
+        """Allocate the blocks on a device and register them."""
         self._deployment = deployment
         self._rank = rank
+        self._device = device.name
         self._kinds = deployment.geometry.kinds
         self._blocks = [blocks(kind) for kind in self._kinds]
         self._content = Content(deployment.geometry.object_bytes)
@@ -123,14 +141,14 @@ class Rank:
         """Empty all blocks."""
         for tensors in self._tensors:
             for tensor in tensors:
-                tensor.fill(0)
+                tensor.zero_()
 
     def write(self, state: State) -> None:
         """Put a state into the blocks, as if it had been computed."""
         for chunk, made in self._objects(state):
-            for parts, tensors, block in self._places(chunk, made):
+            for parts, tensors, kept in self._places(chunk, made):
                 for part, tensor in zip(parts, tensors, strict=True):
-                    tensor[block] = part
+                    tensor[kept] = part
 
     def store(self, state: State) -> bool:
         """Have the server take a state out of the blocks."""
@@ -151,13 +169,12 @@ class Rank:
         return [
             Difference(chunk, kind.name)
             for chunk, made in self._objects(state)
-            for kind, blocks, (parts, tensors, block) in zip(
+            for kind, blocks, (parts, tensors, kept) in zip(
                 self._kinds, self._blocks, self._places(chunk, made), strict=True
             )
             if chunk >= state.chunks - blocks
             and not all(
-                np.array_equal(part, tensor[block])
-                for part, tensor in zip(parts, tensors, strict=True)
+                torch.equal(part, tensor[kept]) for part, tensor in zip(parts, tensors, strict=True)
             )
         ]
 
@@ -165,9 +182,17 @@ class Rank:
         """Tell whether nothing was put into the null block."""
         return not any(tensor[NULL_BLOCK].any() for tensors in self._tensors for tensor in tensors)
 
-    def _register(self) -> list[list[Bytes]]:
+    def cut_blocks_are_empty(self) -> bool:
+        """Tell whether nothing was put into the blocks that a chunk does not keep."""
+        return not any(
+            tensor[1:].view(blocks, kind.chunk_blocks, -1)[:, : -kind.kept_blocks].any()
+            for kind, blocks, tensors in zip(self._kinds, self._blocks, self._tensors, strict=True)
+            for tensor in tensors
+        )
+
+    def _register(self) -> list[list[torch.Tensor]]:
         tensors = [
-            [_tensor(kind, blocks + 1) for _ in range(kind.tensors)]
+            [kv_tensor(kind, blocks, self._device) for _ in range(kind.tensors)]
             for kind, blocks in zip(self._kinds, self._blocks, strict=True)
         ]
         flat = [tensor for group in tensors for tensor in group]
@@ -177,42 +202,37 @@ class Rank:
             self._deployment.ranks,
             1,
             SECONDS,
-            engine_group_infos=self._groups(),
+            engine_group_infos=engine_groups(self._deployment.geometry),
         )
-        # Only now do the tensors lie in the memory that the server shares.
+        # Only now do tensors on a CPU lie in the memory that the server shares.
         return [[_as_bytes(tensor) for tensor in group] for group in tensors]
-
-    def _groups(self) -> list[EngineGroupInfo]:
-        indices = count()
-        return [
-            EngineGroupInfo(
-                engine_group_id=group,
-                layer_indices=tuple(next(indices) for _ in range(kind.tensors)),
-                tokens_per_block=CHUNK_TOKENS,
-            )
-            for group, kind in enumerate(self._kinds)
-        ]
 
     def _key(self, state: State, request: str) -> IPCCacheServerKey:
         return self._deployment.key(state, request, self._rank)
 
     def _transfer(self, state: State) -> tuple[list[list[int]], object]:
         block_ids = [
-            [_block(chunk, blocks) for chunk in range(state.chunks)] for blocks in self._blocks
+            [block for chunk in range(state.chunks) for block in _blocks(kind, chunk, blocks)]
+            for kind, blocks in zip(self._kinds, self._blocks, strict=True)
         ]
         return block_ids, self._context.create_recorded_event()
 
-    def _objects(self, state: State) -> Iterator[tuple[int, Bytes]]:
+    def _objects(self, state: State) -> Iterator[tuple[int, torch.Tensor]]:
         key = self._key(state, "")
         for chunk, made in enumerate(ipc_key_to_object_keys(key, state.chunk_hashes, [0])[0]):
-            yield chunk, self._content.of(made.chunk_hash, made.kv_rank)
+            content = self._content.of(made.chunk_hash, made.kv_rank)
+            yield chunk, torch.from_numpy(content).to(self._device)
 
-    def _places(self, chunk: int, made: Bytes) -> Iterator[tuple[Bytes, Sequence[Bytes], int]]:
+    def _places(
+        self, chunk: int, made: torch.Tensor
+    ) -> Iterator[tuple[torch.Tensor, Sequence[torch.Tensor], slice]]:
         # An object is the tensors of the first kind, then those of the next.
         start = 0
         for kind, blocks, tensors in zip(self._kinds, self._blocks, self._tensors, strict=True):
-            parts = made[start : start + kind.chunk_bytes].reshape(kind.tensors, kind.block_bytes)
-            yield parts, tensors, _block(chunk, blocks)
+            parts = made[start : start + kind.chunk_bytes]
+            last = _blocks(kind, chunk, blocks).stop
+            kept = slice(last - kind.kept_blocks, last)
+            yield parts.reshape(kind.tensors, kind.kept_blocks, -1), tensors, kept
             start += kind.chunk_bytes
 
 
@@ -242,17 +262,30 @@ class Client:
         Raises:
             AssertionError: If a chunk is missing, or a rank did not get them.
         """
-        request, began = _request(), time.perf_counter()
+        began = time.perf_counter()
+        begun = self.begin(state)
+        done = begun.done()
+        restored = Restored(begun.chunks, time.perf_counter() - began)
+        self.end(begun)
+        if not done:
+            raise AssertionError(f"the server did not retrieve {state}")
+        return restored
+
+    def begin(self, state: State) -> Begun:
+        """Look a state up and have all ranks begin to retrieve it.
+
+        Raises:
+            AssertionError: If a chunk is missing.
+        """
+        request = _request()
         found = self._lookup(state, request)
         if found != state.chunks:
             raise AssertionError(f"{found} of {state.chunks} chunks were found")
-        results = [rank.submit_retrieve(state, request) for rank in self.ranks]
-        done = [result(SECONDS) for result in results]
-        restored = Restored(found, time.perf_counter() - began)
-        if not all(done):
-            raise AssertionError(f"the server did not retrieve {state}")
-        self._scheduler.end_session(request).result(SECONDS)
-        return restored
+        return Begun(request, found, [rank.submit_retrieve(state, request) for rank in self.ranks])
+
+    def end(self, begun: Begun) -> None:
+        """End the request, as an engine does when it is done or aborted."""
+        self._scheduler.end_session(begun.request).result(SECONDS)
 
     def _lookup(self, state: State, request: str) -> int:
         key = self._deployment.key(state, request, None)
@@ -264,12 +297,14 @@ class Client:
 
 
 @contextmanager
-def connected(port: int, deployment: Deployment, blocks: Blocks) -> Iterator[Client]:
+def connected(
+    port: int, deployment: Deployment, blocks: Blocks, device: Device = CPU
+) -> Iterator[Client]:
     """Register all ranks with the server at a port; give everything back at the end."""
     with ExitStack() as open_parts:
         ranks = []
         for number in range(deployment.ranks):
-            rank = Rank(port, deployment, number, blocks)
+            rank = Rank(port, deployment, number, blocks, device)
             open_parts.callback(rank.close)
             ranks.append(rank)
         client = Client(port, deployment, ranks)
@@ -277,19 +312,39 @@ def connected(port: int, deployment: Deployment, blocks: Blocks) -> Iterator[Cli
         yield client
 
 
-def _tensor(kind: Kind, blocks: int) -> torch.Tensor:
+def kv_tensor(kind: Kind, blocks: int, device: str) -> torch.Tensor:
+    """Return an empty tensor with the blocks of so many chunks and the null block."""
     # All states are whole words, and a CPU copies words faster than bytes.
     words = torch.float32
-    return torch.zeros((blocks, kind.states, kind.state_bytes // words.itemsize), dtype=words)
+    shape = (
+        NULL_BLOCK + 1 + blocks * kind.chunk_blocks,
+        kind.block_states,
+        kind.state_bytes // words.itemsize,
+    )
+    return torch.zeros(shape, dtype=words, device=device)
 
 
-def _as_bytes(tensor: torch.Tensor) -> Bytes:
-    array: Bytes = tensor.numpy().reshape(tensor.shape[0], -1).view(np.uint8)
-    return array
+def engine_groups(geometry: Geometry) -> list[EngineGroupInfo]:
+    """Return what an engine says about the tensors of a model, kind by kind."""
+    indices = count()
+    return [
+        EngineGroupInfo(
+            engine_group_id=group,
+            layer_indices=tuple(next(indices) for _ in range(kind.tensors)),
+            tokens_per_block=kind.block_tokens,
+            sw_size_tokens=kind.window_tokens,
+        )
+        for group, kind in enumerate(geometry.kinds)
+    ]
 
 
-def _block(chunk: int, blocks: int) -> int:
-    return NULL_BLOCK + 1 + chunk % blocks
+def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.flatten(1).view(torch.uint8)
+
+
+def _blocks(kind: Kind, chunk: int, blocks: int) -> range:
+    first = NULL_BLOCK + 1 + chunk % blocks * kind.chunk_blocks
+    return range(first, first + kind.chunk_blocks)
 
 
 def _request() -> str:

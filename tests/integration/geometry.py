@@ -4,11 +4,12 @@ DEEPSEEK_V4_FLASH is the registration of the paper, MTP off, derived from the mo
 layers; PLAIN is a model with one kind of state.
 
 A chunk of a sliding window group keeps its last states only: later tokens do not
-look further back. On a GPU LMCache cuts the chunk itself. On a CPU it does not, so
-the tensors are registered with what is left after the cut. The objects are the same.
+look further back. On a GPU LMCache cuts the chunk itself: DEEPSEEK_V4_FLASH_PAGED has
+the blocks that vLLM gives it. On a CPU it does not, so the tensors of DEEPSEEK_V4_FLASH
+are registered with what is left after the cut. The objects are the same.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 CHUNK_TOKENS = 256
 
@@ -18,22 +19,34 @@ L1_ALIGNMENT = 4096
 
 @dataclass(frozen=True)
 class Kind:
-    """Tensors of one shape. Each keeps so many states of a chunk, in one block."""
+    """Tensors of one shape. Each keeps so many states of a chunk, in its last blocks."""
 
     name: str
     tensors: int
     states: int
     state_bytes: int
+    block_tokens: int = CHUNK_TOKENS
+    kept_blocks: int = 1
 
     @property
-    def block_bytes(self) -> int:
-        """Bytes of a chunk in one tensor."""
-        return self.states * self.state_bytes
+    def chunk_blocks(self) -> int:
+        """Blocks that a chunk takes in one tensor, the kept ones included."""
+        return CHUNK_TOKENS // self.block_tokens
+
+    @property
+    def window_tokens(self) -> int:
+        """Tokens of the sliding window, -1 if everything is kept."""
+        return -1 if self.kept_blocks == self.chunk_blocks else self.kept_blocks * self.block_tokens
+
+    @property
+    def block_states(self) -> int:
+        """States in one block."""
+        return self.states // self.kept_blocks
 
     @property
     def chunk_bytes(self) -> int:
-        """Bytes of a chunk in all tensors of the kind."""
-        return self.tensors * self.block_bytes
+        """Bytes that all tensors of the kind keep of a chunk."""
+        return self.tensors * self.states * self.state_bytes
 
 
 @dataclass(frozen=True)
@@ -91,6 +104,24 @@ DEEPSEEK_V4_FLASH = Geometry(
         _compressors("indexer compressors", _DENSE, _INDEXER_HEAD, ratio=4),
         _compressors("compressors, ratio 128", _SPARSE, _HEAD, ratio=128),
     ),
+)
+
+# Tokens in a block, and blocks that a chunk keeps, of each sliding window.
+_PAGES = {
+    "sliding keys": (64, 2),
+    "compressors, ratio 4": (4, 2),
+    "indexer compressors": (4, 2),
+    "compressors, ratio 128": (8, 16),
+}
+
+
+def _paged(kind: Kind) -> Kind:
+    block_tokens, kept_blocks = _PAGES.get(kind.name, (CHUNK_TOKENS, 1))
+    return replace(kind, block_tokens=block_tokens, kept_blocks=kept_blocks)
+
+
+DEEPSEEK_V4_FLASH_PAGED = replace(
+    DEEPSEEK_V4_FLASH, kinds=tuple(_paged(kind) for kind in DEEPSEEK_V4_FLASH.kinds)
 )
 
 PLAIN = Geometry("plain", (Kind("keys and values", 4, CHUNK_TOKENS, 8192),))

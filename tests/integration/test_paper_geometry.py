@@ -18,11 +18,30 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from lmcache.utils import EngineType
+from lmcache.v1.gpu_connector.utils import normalize_and_discover_per_layer_formats
+from lmcache.v1.kv_layer_groups import KVLayerGroupsManager
+from lmcache.v1.multiprocess.group_view import engine_group_layer_indices
 
 from tests.integration import made_objects
-from tests.integration.client import Blocks, Client, Deployment, State, connected
+from tests.integration.client import (
+    Blocks,
+    Client,
+    Deployment,
+    State,
+    connected,
+    engine_groups,
+    kv_tensor,
+)
+from tests.integration.devices import CPU
 from tests.integration.environment import plugin_environment
-from tests.integration.geometry import DEEPSEEK_V4_FLASH, Kind
+from tests.integration.geometry import (
+    CHUNK_TOKENS,
+    DEEPSEEK_V4_FLASH,
+    DEEPSEEK_V4_FLASH_PAGED,
+    Geometry,
+    Kind,
+)
 from tests.integration.server import LMCacheServer, ServerConfig
 from tests.integration.stack import running_server
 from tests.integration.units import GIB, MIB
@@ -107,6 +126,39 @@ def test_the_geometry_has_the_papers_figures() -> None:
     assert geometry.object_bytes == 16_406_080
     assert geometry.staged_bytes == CHUNK_BYTES
     assert geometry.staged_bytes * 1024 == 16_802_381_824  # Its whole plan of 256K tokens.
+
+
+@pytest.mark.parametrize(
+    ("geometry", "kept"),
+    [
+        (DEEPSEEK_V4_FLASH, [(1, 1)] * 7),
+        (DEEPSEEK_V4_FLASH_PAGED, [(4, 2), *[(1, 1)] * 3, (64, 2), (64, 2), (32, 16)]),
+    ],
+    ids=["cut", "paged"],
+)
+def test_lmcache_makes_objects_of_the_papers_size(
+    geometry: Geometry, kept: list[tuple[int, int]]
+) -> None:
+    groups = engine_groups(geometry)
+    tensors, formats = normalize_and_discover_per_layer_formats(
+        [kv_tensor(kind, 1, CPU.name) for kind in geometry.kinds for _ in range(kind.tensors)],
+        engine_group_layer_indices(groups),
+        EngineType.VLLM,
+    )
+
+    manager = KVLayerGroupsManager(tensors, formats, groups, CHUNK_TOKENS)
+
+    slots = [manager.get_slots_per_chunk_in_sw(group) for group in range(7)]
+    blocks = [
+        tuple(
+            manager.calculate_num_blocks(group, tokens)
+            for tokens in (CHUNK_TOKENS, manager.get_subchunk_sw_size_tokens(group))
+        )
+        for group in range(7)
+    ]
+    assert slots == [kind.states for kind in DEEPSEEK_V4_FLASH.kinds]
+    assert blocks == kept
+    assert geometry.object_bytes == DEEPSEEK_V4_FLASH.object_bytes
 
 
 @windows(32)
