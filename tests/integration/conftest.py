@@ -19,7 +19,7 @@ The parts, from the bottom up:
 - damage: an L2 that loses or shortens an object between lookup and load, or that
   holds a load until something else has happened.
 - geometry, content, client: an engine without a model. It registers tensors of any
-  shape, and what it stores and expects follows from the keys of the objects.
+  shape and device, and what it stores and expects follows from the keys of the objects.
 - made_objects: an L2 that makes objects from their keys. watching: a number's peak.
 
 A test that needs another stack than the session's makes its own:
