@@ -366,8 +366,9 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def _only_running_hold_blocks(self) -> bool:
         running = {request.request_id for request in self.scheduler.running}
-        waiting = (name for name in self.requests if name not in running)
-        return not self.transfers and not any(self._blocks_of(name) for name in waiting)
+        return not self.detached and all(
+            name in running or not self._blocks_of(name) for name in self.requests
+        )
 
     def _unfinished(self) -> list[str]:
         return [name for name, request in self.requests.items() if not request.is_finished()]
