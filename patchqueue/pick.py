@@ -1,7 +1,7 @@
 """One patch onto a new base, by git's three-way merge with the old one."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from patchqueue import git
@@ -9,6 +9,7 @@ from patchqueue.errors import QueueError
 from patchqueue.progress import CLEAN, CONTEXT, OFFSETS, Clash
 
 _PICK = "-c merge.conflictStyle=diff3 -c rerere.enabled=false cherry-pick".split()
+_RECALL = "-c rerere.enabled=true -c rerere.autoUpdate=false rerere".split()
 _DIFF = "diff-tree --patch --no-commit-id --no-renames --no-color --no-ext-diff".split()
 _HUNK = re.compile(
     r"^<{7} .*?\n(?P<ours>.*?)^\|{7} .*?\n(?P<base>.*?)^={7}\n(?P<theirs>.*?)^>{7} .*?$",
@@ -74,6 +75,27 @@ def clashes(path: Path) -> list[Clash]:
             for hunk in _HUNK.finditer(text)
         ] or [Clash(file, None, "a binary file, or one without conflict markers")]
     return found
+
+
+def remember_in(path: Path, folder: Path) -> None:
+    """Let git remember in `folder` how conflicts are resolved, beyond this work tree."""
+    folder.mkdir(parents=True, exist_ok=True)
+    link = path / ".git" / "rr-cache"
+    if not link.is_symlink():
+        link.symlink_to(folder)
+
+
+def recall(path: Path, files: Iterable[str]) -> list[str]:
+    """Resolve what is remembered; say which of `files` are whole now.
+
+    They stay unmerged: a person looks at them and adds them.
+    """
+    git.output(path, *_RECALL)
+    return [
+        file
+        for file in dict.fromkeys(files)
+        if not _HUNK.search((path / file).read_text(encoding="utf-8", errors="replace"))
+    ]
 
 
 def finish(path: Path, commit: str) -> bool:

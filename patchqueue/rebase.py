@@ -8,7 +8,7 @@ at the commits and goes on.
 """
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -181,6 +181,7 @@ class Rebase:
         stack = old.head()
         tree.ensure_base(paths[1])
         reset(tree)
+        pick.remember_in(tree.path, tree.layout.cache / "resolutions" / tree.pin.name)
         git.output(tree.path, "update-ref", OLD, stack)  # last: the tree is ready
 
     def _bring(self, tree: WorkTree, name: str, commit: str, progress: Progress) -> None:
@@ -200,7 +201,8 @@ class Rebase:
             self._resolved(tree, step, commit, start)
         self.save(progress)
         if step.outcome == CONFLICT:
-            raise QueueError(_stopped(tree, step))
+            marked = (clash.file for clash in step.clashes if clash.line is not None)
+            raise QueueError(_stopped(tree, step, pick.recall(tree.path, marked)))
 
     def _pick(self, tree: WorkTree, name: str, commit: str, start: str) -> Step:
         """Merge one patch, or take up what an interrupted run has merged."""
@@ -256,12 +258,18 @@ def _expect_child(tree: WorkTree, start: str) -> None:
         )
 
 
-def _stopped(tree: WorkTree, step: Step) -> str:
+def _stopped(tree: WorkTree, step: Step, recalled: Sequence[str]) -> str:
     places = [f"  {c.file}" + (f":{c.line}" if c.line else f" ({c.text})") for c in step.clashes]
-    return (
-        f"patches/{step.entry} conflicts with {tree.pin.name} {tree.pin.version}:\n"
-        + "\n".join(places)
-        + f"\n{_how(tree)}"
+    filled = [f"  {file}" for file in recalled]
+    if filled:
+        filled = ["Resolved as in an earlier rebase; look at it, and `git add` it:", *filled]
+    return "\n".join(
+        [
+            f"patches/{step.entry} conflicts with {tree.pin.name} {tree.pin.version}:",
+            *places,
+            *filled,
+            _how(tree),
+        ]
     )
 
 

@@ -44,12 +44,13 @@ def next_steps(progress: Progress) -> list[str]:
     if any(step.outcome == SKIPPED for step in progress.steps):
         return [
             f"finished, but for what --skip left out: {shown}",
-            "`nox -s rebase -- --tests` tests them; this cannot be accepted, `-- --abort` ends it",
+            "`nox -s rebase -- --lint` and `-- --tests` check them; this cannot be accepted,",
+            "`-- --abort` ends it",
         ]
     return [
         f"finished: {shown}",
-        "`nox -s rebase -- --tests` tests them; `-- --accept` commits them with the new pins,",
-        "`-- --abort` drops them",
+        "`nox -s rebase -- --lint` and `-- --tests` check them; `-- --accept` commits them with",
+        "the new pins, `-- --abort` drops them",
     ]
 
 

@@ -40,8 +40,8 @@ def run_tests(
     """Run test files of an upstream tree as they are at `commit`, offline.
 
     The package under test is that commit's. Compiled files, and files that a build
-    generates, come from the wheel `donor`, and what it lacks from the release of the
-    package that is installed here, if one is.
+    generates, come from the wheel `donor`, else from the release of the package that is
+    installed here, if one is. Never from both: generated files of two releases clash.
     """
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -49,7 +49,8 @@ def run_tests(
     ):
         if donor:
             _lay_built_files_of_wheel(tree, donor, copy)
-        _lay_built_files(tree, copy)
+        else:
+            _lay_built_files(tree, copy)
         work = Path(folder, "run")
         offline_hub.build(work / "hub")
         suite = Suite("trial", tree, list(tests), tests=0, env={"VLLM_TARGET_DEVICE": "cpu"})

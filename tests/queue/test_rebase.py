@@ -179,6 +179,24 @@ def test_a_conflict_is_resolved_by_hand(
     check_bytes(rebase.layout)
 
 
+@pytest.mark.parametrize("committed", [False, True], ids=["staged", "committed"])
+def test_a_resolution_outlives_its_rebase(rebase: Rebase, index: Index, committed: bool) -> None:
+    assert "earlier rebase" not in conflict(rebase, index)
+    resolve(rebase)
+    if committed:
+        git.output(scratch(rebase), "commit", "--quiet", "--no-edit")
+    rebase.go_on()
+    rebase.abort()
+    with pytest.raises(QueueError, match=rf"(?s){CORE}:5\n.* earlier rebase.*:\n  {CORE}\n"):
+        rebase.start(NEW)
+    assert "line_5 = -55\n" in (scratch(rebase) / CORE).read_text()
+    assert "line_5 = -5.0" in rebase.report.read_text()  # both sides, as ever
+    with pytest.raises(QueueError, match="not resolved yet"):
+        rebase.go_on()  # nobody has looked at it
+    git.output(scratch(rebase), "add", "--all")
+    assert outcomes(rebase.go_on()) == {"first-fix": RESOLVED, "second-fix": CLEAN}
+
+
 def test_what_upstream_did_otherwise_can_be_taken_from_it(
     rebase: Rebase, index: Index, route: str
 ) -> None:
