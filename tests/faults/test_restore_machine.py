@@ -46,6 +46,7 @@ class Servers:
     def run(self, schedule: Schedule) -> None:
         """Carry out a schedule and check what it leaves behind."""
         setup = schedule.setup
+        self._stop_others(setup)
         server = self._servers.pop(setup, None) or RestoreServer(
             self._clock, self._contents.get(setup), setup
         )
@@ -72,6 +73,12 @@ class Servers:
         """Stop the last servers."""
         for server in self._servers.values():
             server.close()
+
+    def _stop_others(self, setup: Setup) -> None:
+        """Stop servers that would take the notes about this one's copies, which go by process."""
+        for other in list(self._servers):
+            if other != setup and other.transfer == setup.transfer == "server":
+                self._servers.pop(other).close()
 
     def _abandon(self, run: RestoreRun) -> None:
         """Stop a server that has broken a promise: others of the process would suffer."""
