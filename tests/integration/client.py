@@ -43,10 +43,14 @@ _requests = count(1)
 
 @dataclass(frozen=True)
 class State:
-    """A prompt. Those of one seed are beginnings of one another."""
+    """A prompt. Those of one seed are beginnings of one another.
+
+    Caches keep states of different salts apart.
+    """
 
     chunks: int
     seed: int
+    salt: str = ""
 
     @cached_property
     def tokens(self) -> tuple[int, ...]:
@@ -78,6 +82,7 @@ class Deployment:
             start=0,
             end=len(state.tokens),
             request_id=request,
+            cache_salt=state.salt,
             num_kv_readers=1,
         )
 
@@ -87,6 +92,15 @@ class Restored:
     """How many chunks were restored, and how long lookup and retrieve took."""
 
     chunks: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """How many chunks were found, whether each rank got them, and how long it took."""
+
+    found: int
+    retrieved: tuple[bool, ...]
     seconds: float
 
 
@@ -242,17 +256,23 @@ class Client:
         Raises:
             AssertionError: If a chunk is missing, or a rank did not get them.
         """
+        attempt = self.attempt(state)
+        if attempt.found != state.chunks:
+            raise AssertionError(f"{attempt.found} of {state.chunks} chunks were found")
+        if not all(attempt.retrieved):
+            raise AssertionError(f"the server did not retrieve {state}")
+        return Restored(attempt.found, attempt.seconds)
+
+    def attempt(self, state: State) -> Attempt:
+        """Look a state up and, if all of it is found, have all ranks retrieve it at once."""
         request, began = _request(), time.perf_counter()
         found = self._lookup(state, request)
-        if found != state.chunks:
-            raise AssertionError(f"{found} of {state.chunks} chunks were found")
-        results = [rank.submit_retrieve(state, request) for rank in self.ranks]
-        done = [result(SECONDS) for result in results]
-        restored = Restored(found, time.perf_counter() - began)
-        if not all(done):
-            raise AssertionError(f"the server did not retrieve {state}")
+        ranks = self.ranks if found == state.chunks else ()
+        results = [rank.submit_retrieve(state, request) for rank in ranks]
+        done = tuple(result(SECONDS) for result in results)
+        attempt = Attempt(found, done, time.perf_counter() - began)
         self._scheduler.end_session(request).result(SECONDS)
-        return restored
+        return attempt
 
     def _lookup(self, state: State, request: str) -> int:
         key = self._deployment.key(state, request, None)
