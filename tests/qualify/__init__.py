@@ -1,0 +1,1 @@
+"""Tests of the qualification that need no stack."""
