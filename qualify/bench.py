@@ -9,6 +9,7 @@ from pathlib import Path
 from qualify.evidence import Value
 from qualify.observation import Expected, Observation
 from qualify.observe import (
+    RELEASE_SECONDS,
     Parts,
     Produced,
     compared_tokens,
@@ -71,6 +72,7 @@ class Bench:
     ranks: int = 1
     stored: dict[State, Stored] = field(default_factory=dict)
     canaries: dict[int, str] = field(default_factory=dict)
+    release_seconds: float = RELEASE_SECONDS
 
     @property
     def chunk_bytes(self) -> int:
@@ -116,7 +118,10 @@ class Bench:
 
     def in_full(self, stack: Stack, state: State) -> Expected:
         """What a restore of the whole state shows."""
-        window = stack.server.config.window_chunks or 0
+        return self.through_windows(state, stack.server.config.window_chunks or 0)
+
+    def through_windows(self, state: State, window: int) -> Expected:
+        """What a restore of the whole state through windows shows; 0 for a whole plan."""
         return Expected(
             reused_tokens=state.tokens,
             promised_tokens=state.tokens,
@@ -145,7 +150,14 @@ class Bench:
         engine = id(stack.engine)
         if engine not in self.canaries:
             self.canaries[engine] = canary()
-        return Parts(stack.server, stack.engine, self.ranks, canary, self.canaries[engine])
+        return Parts(
+            stack.server,
+            stack.engine,
+            self.ranks,
+            canary,
+            self.canaries[engine],
+            self.release_seconds,
+        )
 
     def setup(self, stack: Stack, state: State) -> dict[str, Value]:
         """What was chosen for a row."""

@@ -54,7 +54,7 @@ def _flat(evidence: Evidence) -> Iterator[Claim]:
         full = [
             row
             for row in rows
-            if row.source == source and _number(row, "chunks") >= _number(row, "window_chunks")
+            if row.source == source and _number(row, "chunks") >= _number(row, "window_chunks") > 0
         ]
         peaks = {_figure(row, "peak MiB") for row in full}
         if not peaks:

@@ -90,7 +90,6 @@ class Parts:
 
     def health(self) -> Health:
         """Ask every part how it is, and have all ranks answer one more request."""
-        engine = None if self.engine is None else self.engine.ready()
         try:
             canary = self.canary()
             self.forget()
@@ -98,7 +97,7 @@ class Parts:
         except UNREACHABLE:  # Then that part is not healthy, and the reading says so.
             canary, left, registered = "", L1State(0, 0, 0, 0), 0
         return Health(
-            engine=engine,
+            engine=None if self.engine is None else self.engine.ready(),
             server=self.server.ready(),
             registered=registered,
             ranks=self.ranks,

@@ -45,6 +45,7 @@ def _capacity(axes: Axes, rows: Sequence[Row]) -> None:
     for source, colour, marker in (
         ("real engine", OURS, "o"),
         ("client without a model", CLIENT, "s"),
+        ("the given engine", OURS, "o"),
     ):
         for experiment, name, figure, paint in (
             (SWEEP, "windows", "peak MiB", colour),
@@ -73,7 +74,7 @@ def _points(rows: Sequence[Row], figure: str) -> list[tuple[float, float]]:
     """Sizes of states and what they took; of whole plans the smallest L1 that was enough."""
     points: dict[float, float] = {}
     for row in rows:
-        if row.figures["reused tokens"]:
+        if row.figures["reused tokens"] and "state_bytes" in row.setup:
             value = row.figures[figure] if figure else _number(row.setup["l1_bytes"]) / MIB
             state = _number(row.setup["state_bytes"]) / MIB
             points[state] = min(_number(value), points.get(state, float("inf")))

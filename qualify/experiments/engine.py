@@ -1,8 +1,11 @@
 """Experiments 1 to 3, and 7's comparison with recomputing, on a real engine."""
 
+import statistics
 import time
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 from benchmarks.pairs import measure_pairs
@@ -12,6 +15,7 @@ from qualify.experiments.names import LADDER, LAW, SWEEP, TIME
 from qualify.observation import Observation
 from qualify.profiles import EngineSizes
 from qualify.recorder import Recorder
+from tests.integration.engine_api import EngineApi
 from tests.integration.models import ONE_GROUP
 from tests.integration.stack import Stack, random_prompt
 from tests.integration.units import MIB
@@ -96,26 +100,55 @@ def as_found(bench: Bench, stack: Stack, each: State) -> Observation:
 def against_recomputing(recorder: Recorder, bench: Bench, sizes: EngineSizes) -> None:
     """Time restores beside prompts of the same length that nobody has stored."""
     stack = bench.serve(l1_chunks=sizes.window, window=sizes.window)
-    each, observations = state(sizes.recomputed), list[Observation]()
+    each = state(sizes.recomputed)
+    beside_recomputing(
+        recorder,
+        stack.engine,
+        each,
+        lambda: bench.restore(stack, each),
+        sizes.recompute_pairs,
+        source=SOURCE,
+        setup=bench.setup(stack, each),
+    )
 
-    def restore() -> float:
-        observations.append(bench.restore(stack, each))
+
+def beside_recomputing(
+    recorder: Recorder,
+    engine: EngineApi,
+    each: State,
+    restore: Callable[[], Observation],
+    rounds: int,
+    *,
+    source: str,
+    setup: Mapping[str, Value],
+) -> None:
+    """Restore a state and compute a new prompt of its length, in turn."""
+    observations: list[Observation] = []
+    seeds = count(FRESH_SEED + 1)
+
+    def restored() -> float:
+        observations.append(restore())
         return observations[-1].seconds
 
-    def recompute() -> float:
-        prompt = random_prompt(len(each.prompt), FRESH_SEED + 1 + len(observations))
+    def recomputed() -> float:
+        prompt = random_prompt(len(each.prompt), next(seeds))
         began = time.perf_counter()
-        stack.engine.complete(prompt)
+        engine.complete(prompt)
         return time.perf_counter() - began
 
-    measure_pairs(restore, recompute, lambda: None, WARM_UP_PAIRS)
-    pairs = measure_pairs(restore, recompute, lambda: None, sizes.recompute_pairs)
+    measure_pairs(restored, recomputed, lambda: None, WARM_UP_PAIRS)
+    pairs = measure_pairs(restored, recomputed, lambda: None, rounds)
     recorder.add(
         f"restored and recomputed, {each.chunks} chunks",
-        SOURCE,
+        source,
         observations,
-        setup=bench.setup(stack, each),
-        figures={"restored / recomputed": pairs.median_ratio(), **phases(observations)},
+        setup=setup,
+        figures={
+            "restored / recomputed": pairs.median_ratio(),
+            "restored s": statistics.median(pairs.first),
+            "recomputed s": statistics.median(pairs.second),
+            **phases(observations),
+        },
         series={"restored": tuple(pairs.first), "recomputed": tuple(pairs.second)},
     )
 
@@ -124,13 +157,18 @@ def add(
     recorder: Recorder, bench: Bench, stack: Stack, each: State, name: str, seen: Observation
 ) -> None:
     """Keep one restore as a row."""
-    figures: dict[str, Value] = {
+    setup = bench.setup(stack, each)
+    recorder.add(name, SOURCE, [seen], setup=setup, figures=restore_figures(seen))
+
+
+def restore_figures(seen: Observation) -> dict[str, Value]:
+    """What a row shows of a restore."""
+    return {
         "reused tokens": seen.reused_tokens,
         "peak MiB": None if seen.after.peak_bytes is None else seen.after.peak_bytes / MIB,
         "largest L1 seen, MiB": seen.largest_l1_bytes / MIB,
         "seconds": seen.seconds,
     }
-    recorder.add(name, SOURCE, [seen], setup=bench.setup(stack, each), figures=figures)
 
 
 def phases(observations: list[Observation]) -> dict[str, Value]:

@@ -4,16 +4,15 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from qualify.evidence import Value
+from qualify.experiments.engine import restore_figures
 from qualify.experiments.names import LADDER, LAW, SWEEP
 from qualify.machine import available_bytes
-from qualify.observation import Observation
 from qualify.profiles import PaperSizes
 from qualify.recorder import Recorder
 from qualify.synthetic import SOURCE, Bench, paper_blocks, paper_config, running_bench
 from tests.integration.client import State
 from tests.integration.geometry import DEEPSEEK_V4_FLASH
-from tests.integration.units import GIB, MIB
+from tests.integration.units import GIB
 
 SALT = "qualify"
 FRESH_SEED = 10_000
@@ -86,14 +85,4 @@ def _add(recorder: Recorder, bench: Bench, state: State, name: str) -> None:
     seen = bench.restore(state)
     if not bench.window and not seen.reused_tokens:  # A whole plan may not fit.
         seen = replace(seen, expected=bench.not_at_all())
-    recorder.add(name, SOURCE, [seen], setup=bench.setup(state), figures=figures(seen))
-
-
-def figures(seen: Observation) -> dict[str, Value]:
-    """What a row shows of a restore."""
-    return {
-        "reused tokens": seen.reused_tokens,
-        "peak MiB": None if seen.after.peak_bytes is None else seen.after.peak_bytes / MIB,
-        "largest L1 seen, MiB": seen.largest_l1_bytes / MIB,
-        "seconds": seen.seconds,
-    }
+    recorder.add(name, SOURCE, [seen], setup=bench.setup(state), figures=restore_figures(seen))

@@ -30,6 +30,11 @@ class EngineApi:
         self._model = model
         self._explain = explain
 
+    @property
+    def url(self) -> str:
+        """Where it answers."""
+        return self._web.base
+
     def ready(self) -> bool:
         """Tell whether the engine answers and is healthy."""
         return self._web.answers("/health")

@@ -31,6 +31,11 @@ class ServerApi:
         self._web = WebClient(base)
         self._explain = explain
 
+    @property
+    def url(self) -> str:
+        """Where it answers."""
+        return self._web.base
+
     def ready(self) -> bool:
         """Tell whether the server answers and is healthy."""
         return self._web.answers("/healthcheck")
