@@ -1,6 +1,7 @@
 """`python -m qualify`: run a profile, or make the report of an evidence file again."""
 
 import argparse
+import secrets
 import signal
 import sys
 import tempfile
@@ -13,6 +14,8 @@ from qualify.recorder import Recorder, now
 from qualify.report import outcome, write_report
 
 OUTPUT = Path("qualification")
+"""Each run has a folder of its own in it."""
+
 EVIDENCE = "evidence.json"
 INTERRUPTED = 130
 
@@ -24,7 +27,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--only", type=lambda text: text.split(","), help="experiments by number, as in 2,5"
     )
-    made.add_argument("--output", type=Path, default=OUTPUT, help="where the files go")
+    made.add_argument("--output", type=Path, help="the folder of this run")
     made.add_argument("--work", type=Path, help="where L2 and logs lie meanwhile")
     made.add_argument("--report", type=Path, metavar="EVIDENCE", help="only make its report again")
     made.add_argument("--engine-url", help="a running vLLM that uses the server")
@@ -39,6 +42,8 @@ def main(arguments: list[str] | None = None) -> int:
     given = made.parse_args(arguments)
     if bool(given.engine_url) != bool(given.server_url):
         made.error("--engine-url and --server-url belong together")
+    if given.engine_url and given.only:
+        made.error("--only chooses experiments on a stack of our own")
     try:
         if given.report:
             evidence = Evidence.read(given.report)
@@ -51,10 +56,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 def measure(given: argparse.Namespace) -> int:
     """Run the experiments; an interrupted run keeps what it has."""
-    path: Path = given.output / EVIDENCE
-    path.parent.mkdir(parents=True, exist_ok=True)
-    profile = PROFILES[given.profile]
-    evidence = Evidence(profile.name, now(), subject(), this_machine())
+    started = now()
+    folder: Path = given.output or OUTPUT / f"{given.profile}-{started[:19].replace(':', '')}"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / EVIDENCE
+    evidence = Evidence(given.profile, started, subject(), this_machine())
     recorder = Recorder(evidence, path, lambda line: print(line, flush=True), given.only)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -74,7 +80,9 @@ def experiments(given: argparse.Namespace, recorder: Recorder) -> None:
 
     profile = PROFILES[given.profile]
     if given.engine_url:
-        stack = external.Given(given.engine_url, given.server_url, given.ranks)
+        stack = external.Given(
+            given.engine_url, given.server_url, given.ranks, salt=secrets.token_hex(4)
+        )
         external.run(recorder, profile, stack)
         return
     with tempfile.TemporaryDirectory(prefix="qualify-", dir=given.work) as work:

@@ -79,13 +79,12 @@ class Bench:
         """Bytes of a chunk on one rank."""
         return CHUNK_TOKENS * self.shape.token_kv_bytes // self.ranks
 
-    def serve(self, l1_chunks: int, window: int = 0, **changes: object) -> Stack:
+    def serve(self, l1_chunks: int, window: int = 0) -> Stack:
         """Return the stack with an L1 of so many chunks, and windows if any."""
         config = replace(
             self.config,
             l1_bytes=l1_chunks * self.chunk_bytes,
             window_chunks=window or None,
-            **changes,  # type: ignore[arg-type]
         )
         return self.switch.serve(config)
 
@@ -168,7 +167,7 @@ class Bench:
             "window_chunks": stack.server.config.window_chunks or 0,
             "l1_bytes": stack.server.config.l1_bytes,
             "chunk_bytes": self.chunk_bytes,
-            "salt": state.salt,
+            "fresh": bool(state.salt),
         }
 
 

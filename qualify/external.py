@@ -43,6 +43,8 @@ class Given:
     engine_url: str
     server_url: str
     ranks: int
+    salt: str
+    """Of this run alone: what an earlier run has stored is not found."""
 
 
 @dataclass
@@ -57,6 +59,7 @@ class Bench:
     window: int
     l1_bytes: int
     longest: int
+    salt: str
 
     def sizes(self, profile: Profile) -> list[int]:
         """The sweep in chunks, as many windows as on a stack of our own, that the model takes."""
@@ -68,9 +71,13 @@ class Bench:
         """Whether the model takes a prompt of so many chunks."""
         return len(self.state(chunks).prompt) + OUTPUT_TOKENS <= self.longest
 
-    def state(self, chunks: int, seed: int | None = None, salt: str = "") -> State:
+    def state(self, chunks: int) -> State:
         """A state of so many chunks of the server."""
-        return State(chunks, chunks if seed is None else seed, salt, self.chunk_tokens)
+        return State(chunks, chunks, self.salt, self.chunk_tokens)
+
+    def fresh(self, chunks: int) -> State:
+        """As many chunks, as a prompt and a salt that nobody has seen."""
+        return State(chunks, FRESH_SEED, f"{self.salt}-{SALT}", self.chunk_tokens)
 
     def store(self, state: State) -> Stored | None:
         """Have a state computed and stored; None if the server stored nothing."""
@@ -120,7 +127,7 @@ class Bench:
             "chunks": state.chunks,
             "window_chunks": self.window,
             "l1_bytes": self.l1_bytes,
-            "salt": state.salt,
+            "fresh": state.salt != self.salt,
         }
 
 
@@ -184,6 +191,7 @@ def given_bench(given: Given) -> Bench:
         window=status["storage_manager"].get("prefetch_window_chunks", 0),
         l1_bytes=server.l1_capacity_bytes(),
         longest=model["max_model_len"],
+        salt=given.salt,
     )
 
 
@@ -196,7 +204,7 @@ def sweep(recorder: Recorder, bench: Bench, profile: Profile) -> Stored | None:
             break
         largest = stored
     if largest is not None:
-        again = bench.state(largest.state.chunks, FRESH_SEED, SALT)
+        again = bench.fresh(largest.state.chunks)
         _row(recorder, bench, again, f"{again.chunks} chunks, fresh salt")
     return largest
 
@@ -206,7 +214,7 @@ def _row(recorder: Recorder, bench: Bench, state: State, name: str) -> Stored | 
     if stored is None:
         recorder.leave_out(
             f"{SWEEP}, {name} and more",
-            "the server stored nothing of it: L1 has no room for the whole prompt, or L2 had it",
+            "the server stored nothing of it: its L1 has no room for the whole prompt",
         )
         return None
     seen = bench.restore(stored)

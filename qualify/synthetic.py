@@ -92,7 +92,7 @@ class Bench:
             "window_chunks": self.window,
             "l1_bytes": self.server.config.l1_bytes,
             "chunk_bytes": self.geometry.staged_bytes,
-            "salt": state.salt,
+            "fresh": bool(state.salt),
             "geometry": self.geometry.name,
             "tensors": self.geometry.tensors,
         }

@@ -133,7 +133,7 @@ def beside_recomputing(
     def recomputed() -> float:
         prompt = random_prompt(len(each.prompt), next(seeds))
         began = time.perf_counter()
-        engine.complete(prompt)
+        engine.complete(prompt, salt=each.salt)
         return time.perf_counter() - began
 
     measure_pairs(restored, recomputed, lambda: None, WARM_UP_PAIRS)

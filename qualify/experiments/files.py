@@ -51,16 +51,13 @@ class Files:
         return sorted(self.config.l2_folder.glob("*.data"))
 
     @contextmanager
-    def restoring(
-        self, name: str, window: int, concurrency: int, **changes: object
-    ) -> Iterator[Bench]:
+    def restoring(self, name: str, window: int, concurrency: int) -> Iterator[Bench]:
         """Yield a bench with room for a window, or for the whole plan."""
         chunks = window or self.state.chunks + 1
         config = replace(
             with_concurrency(self.config, concurrency),
             window_chunks=window or None,
             l1_bytes=chunks * PLAIN.staged_bytes,
-            **changes,  # type: ignore[arg-type]
         )
         with running_bench(config, PLAIN, self._blocks, self.folder / name) as bench:
             yield bench

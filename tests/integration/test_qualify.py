@@ -102,7 +102,7 @@ def test_a_given_stack_is_qualified_as_far_as_possible(bench: Bench, tmp_path: P
     )
     recorder = Recorder(evidence, tmp_path / "evidence.json", print)
 
-    external.run(recorder, SMOKE, external.Given(stack.engine.url, stack.server.url, 1))
+    external.run(recorder, SMOKE, external.Given(stack.engine.url, stack.server.url, 1, "first"))
 
     assert evidence.rejected == []
     assert [row.setup["chunks"] for row in evidence.of(SWEEP)] == [8, 16, 16]

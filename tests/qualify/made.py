@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from qualify.checks import Rejection
-from qualify.evidence import Evidence, Machine, NotRun, Row, Subject
+from qualify.evidence import Evidence, Machine, NotRun, Row, Subject, Value
 from qualify.experiments.names import ALL, FILES, LADDER, LAW, SWEEP, TIME
 from qualify.observation import PHASES, Expected, Health, Observation, Output, Reading
 
@@ -68,16 +68,16 @@ def counted(seen: Observation, **grown: float) -> Observation:
 
 def row(experiment: str = SWEEP, name: str = "64 chunks", **changes: Any) -> Row:
     """A row that rests on that restore."""
-    setup = {
+    setup: dict[str, Value] = {
         "tokens": TOKENS,
         "chunks": CHUNKS,
         "state_bytes": CHUNKS * MIB,
         "window_chunks": WINDOW,
         "l1_bytes": PEAK,
         "chunk_bytes": MIB,
-        "salt": "",
+        "fresh": False,
     }
-    figures = {
+    figures: dict[str, Value] = {
         "reused tokens": TOKENS,
         "peak MiB": 4.0,
         "largest L1 seen, MiB": 4.0,
@@ -104,7 +104,7 @@ def evidence() -> Evidence:
     pair = {"ratio": 2.9, "peak MiB, C = 1": 4.0, "peak MiB, C = 4": 4.0}
     made.rows += [
         base,
-        row(name="64 chunks, fresh salt", setup={**base.setup, "salt": "fresh"}),
+        row(name="64 chunks, fresh salt", setup={**base.setup, "fresh": True}),
         row(LAW, "W = 4"),
         row(LAW, "W = 8", setup={**base.setup, "window_chunks": 8},
             figures={**base.figures, "peak MiB": 8.0}),

@@ -1,5 +1,6 @@
 """A run keeps its rows, whatever happens, and says in one line how it ended."""
 
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ Lines = list[str]
 
 def run(monkeypatch: pytest.MonkeyPatch, folder: Path, experiments: object) -> int:
     monkeypatch.setattr(command, "experiments", experiments)
-    monkeypatch.setattr(command.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
     return command.main(["--output", str(folder)])
 
 
@@ -37,7 +38,7 @@ def test_a_run_whose_rows_are_accepted_succeeds(
     def experiments(_given: object, recorder: Recorder) -> None:
         with recorder.experiment(SWEEP):
             add(recorder, "64 chunks")
-            seen = made.row(setup={**made.row().setup, "salt": "fresh"})
+            seen = made.row(setup={**made.row().setup, "fresh": True})
             recorder.add("again", seen.source, seen.observations, setup=seen.setup,
                          figures=seen.figures)  # fmt: skip
 
