@@ -60,8 +60,6 @@ def tier_isolation(seen: Observation) -> Iterator[str]:
 def registration_identity(seen: Observation) -> Iterator[str]:
     """The ranks had registered the same tensors as when the state was stored."""
     expected, ranks = seen.expected.registrations, seen.health.ranks
-    if len(expected) != ranks:
-        yield f"{len(expected)} of {ranks} ranks were registered when the state was stored"
     for when, reading in (("before", seen.before), ("after", seen.after)):
         if len(reading.registrations) != ranks:
             yield f"{len(reading.registrations)} of {ranks} ranks are registered {when} the restore"

@@ -20,6 +20,7 @@ Lines = list[str]
 
 def run(monkeypatch: pytest.MonkeyPatch, folder: Path, experiments: object) -> int:
     monkeypatch.setattr(command, "experiments", experiments)
+    monkeypatch.setattr(command, "subject", lambda: made.evidence().subject)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     return command.main(["--output", str(folder)])
 
