@@ -7,7 +7,7 @@ from pathlib import Path
 
 from qualify.evidence import Value
 from qualify.observation import Expected, Observation, Output, first_few
-from qualify.observe import Parts, Produced, observe, registrations
+from qualify.observe import RELEASE_SECONDS, Parts, Produced, observe, registrations
 from tests.integration import made_objects
 from tests.integration.client import Blocks, Client, Deployment, State, connected
 from tests.integration.environment import plugin_environment
@@ -31,6 +31,7 @@ class Bench:
         self.server = server
         self.client = client
         self.geometry = geometry
+        self.release_seconds = RELEASE_SECONDS
         self._registrations = registrations(server.status())
 
     @property
@@ -51,7 +52,10 @@ class Bench:
         before: Callable[[], None] | None = None,
     ) -> Observation:
         """Restore a state and compare what lies in the blocks afterwards."""
-        parts = Parts(self.server, None, len(self.client.ranks), self.canary, IN_PLACE)
+        ranks = len(self.client.ranks)
+        parts = Parts(
+            self.server, None, ranks, lambda: self.canary(), IN_PLACE, self.release_seconds
+        )
         return observe(
             parts,
             lambda: self._produced(state),
@@ -62,12 +66,17 @@ class Bench:
     def canary(self) -> str:
         """Have every rank restore one chunk."""
         attempt = self.client.attempt(CANARY)
-        wrong = self._differences(CANARY)
-        return IN_PLACE if all(attempt.retrieved) and attempt.found and not wrong else "wrong"
+        if not attempt.found or not all(attempt.retrieved):
+            return "nothing"
+        return "wrong bytes" if self._differences(CANARY) else IN_PLACE
 
     def in_full(self, state: State) -> Expected:
         """What a restore of the whole state shows."""
-        ranks, window = len(self.client.ranks), self.window
+        return self.through_windows(state, self.window)
+
+    def through_windows(self, state: State, window: int) -> Expected:
+        """What a restore of the whole state through windows shows; 0 for a whole plan."""
+        ranks = len(self.client.ranks)
         tokens = state.chunks * CHUNK_TOKENS
         return Expected(
             reused_tokens=tokens,

@@ -125,13 +125,20 @@ class Rank:
         self._client = RequestClientFactory.create(f"tcp://{HOST}:{port}")
         self._context = LMCacheDrivenTransferContext(next(_instances), self._client)
         self._tensors = self._register()
+        self._registered = True
 
     def close(self) -> None:
         """Give the registration and the blocks back."""
-        self._context.unregister().result(SECONDS)
+        self.leave()
         self._context.close()
         self._client.close()
         self._tensors.clear()
+
+    def leave(self) -> None:
+        """Give the registration back, as a rank does that ends."""
+        if self._registered:
+            self._registered = False
+            self._context.unregister().result(SECONDS)
 
     def wipe(self) -> None:
         """Empty all blocks."""
