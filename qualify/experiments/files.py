@@ -67,7 +67,6 @@ class Files:
         with self.restoring("store", 0, 0) as bench:
             for state in (self.state, CANARY):
                 bench.store(state)
-                bench.server.clear_l1()
 
     def _blocks(self, _kind: Kind) -> int:
         return self.state.chunks
