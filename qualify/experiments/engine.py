@@ -147,7 +147,7 @@ def beside_recomputing(
             "restored / recomputed": pairs.median_ratio(),
             "restored s": statistics.median(pairs.first),
             "recomputed s": statistics.median(pairs.second),
-            **phases(observations),
+            **phases(observations[WARM_UP_PAIRS:]),
         },
         series={"restored": tuple(pairs.first), "recomputed": tuple(pairs.second)},
     )

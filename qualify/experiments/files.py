@@ -193,7 +193,7 @@ def _beside_whole(recorder: Recorder, mode: str, sides: list[Timed], rounds: int
             "windows / whole": pairs.median_ratio(),
             "windows s": statistics.median(pairs.first),
             "whole s": statistics.median(pairs.second),
-            **phases(windowed.observations),
+            **phases(windowed.observations[WARM_UP_PAIRS:]),
         },
         series={"windows": tuple(pairs.first), "whole": tuple(pairs.second)},
     )
