@@ -67,7 +67,7 @@ def _flat(evidence: Evidence) -> Iterator[Claim]:
         )
         yield Claim(
             f"A fresh salt repeats the largest state ({source})",
-            any(row.setup["fresh"] for row in full),
+            any(row.setup.get("fresh") for row in full),
             f"{len(full)} rows",
         )
 

@@ -128,7 +128,7 @@ def _papers_table(evidence: Evidence) -> Iterator[str]:
     ours = {
         row.setup["tokens"]: row
         for row in evidence.of(SWEEP)
-        if row.setup.get("geometry") == "deepseek-v4-flash" and not row.setup["fresh"]
+        if row.setup.get("geometry") == "deepseek-v4-flash" and not row.setup.get("fresh")
     }
     whole = {each.tokens: each for each in paper.LADDER}
     rows: list[list[Value]] = []
