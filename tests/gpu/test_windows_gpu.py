@@ -156,7 +156,7 @@ def test_a_missing_object_fails_one_restore(bench: Bench) -> None:
 
     failed = bench.client.begin(STATE)
     assert failed.chunks == STATE.chunks
-    assert not failed.done()
+    assert not all(failed.retrieved())
     bench.client.end(failed)
     bench.assert_only_the_first_window_was_copied()
 
@@ -179,7 +179,7 @@ def test_a_request_that_ends_is_restored_no_further(bench: Bench) -> None:
         wait_until_held()
         bench.client.end(begun)
 
-    assert not begun.done()
+    assert not all(begun.retrieved())
     bench.assert_only_the_first_window_was_copied()
 
 
@@ -191,7 +191,7 @@ def test_a_window_that_is_not_loaded_in_time_fails_the_restore(
         bench.forget()
         with damage.held_load(bench.l2_folder, 2):
             begun = bench.client.begin(STATE)
-            assert not begun.done()
+            assert not all(begun.retrieved())
             bench.client.end(begun)
         bench.assert_only_the_first_window_was_copied()
 

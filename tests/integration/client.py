@@ -44,10 +44,14 @@ _requests = count(1)
 
 @dataclass(frozen=True)
 class State:
-    """A prompt. Those of one seed are beginnings of one another."""
+    """A prompt. Those of one seed are beginnings of one another.
+
+    Caches keep states of different salts apart.
+    """
 
     chunks: int
     seed: int
+    salt: str = ""
 
     @cached_property
     def tokens(self) -> tuple[int, ...]:
@@ -79,6 +83,7 @@ class Deployment:
             start=0,
             end=len(state.tokens),
             request_id=request,
+            cache_salt=state.salt,
             num_kv_readers=1,
         )
 
@@ -93,16 +98,24 @@ class Restored:
 
 @dataclass(frozen=True)
 class Begun:
-    """A restore that is under way; each rank's result waits for the end."""
+    """How many chunks were found, and what each rank waits for if they were all."""
 
     request: str
-    chunks: int
-    results: list[Callable[[float], bool]]
+    found: int
+    results: tuple[Callable[[float], bool], ...]
 
-    def done(self) -> bool:
-        """Wait for all ranks, and tell whether they got all chunks."""
-        done = [result(SECONDS) for result in self.results]
-        return all(done)
+    def retrieved(self) -> tuple[bool, ...]:
+        """Wait for the ranks, and tell whether each got all chunks."""
+        return tuple(result(SECONDS) for result in self.results)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """How many chunks were found, whether each rank got them, and how long it took."""
+
+    found: int
+    retrieved: tuple[bool, ...]
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -129,13 +142,20 @@ class Rank:
         self._client = RequestClientFactory.create(f"tcp://{HOST}:{port}")
         self._context = LMCacheDrivenTransferContext(next(_instances), self._client)
         self._tensors = self._register()
+        self._registered = True
 
     def close(self) -> None:
         """Give the registration and the blocks back."""
-        self._context.unregister().result(SECONDS)
+        self.leave()
         self._context.close()
         self._client.close()
         self._tensors.clear()
+
+    def leave(self) -> None:
+        """Give the registration back, as a rank does that ends."""
+        if self._registered:
+            self._registered = False
+            self._context.unregister().result(SECONDS)
 
     def wipe(self) -> None:
         """Empty all blocks."""
@@ -262,26 +282,29 @@ class Client:
         Raises:
             AssertionError: If a chunk is missing, or a rank did not get them.
         """
-        began = time.perf_counter()
-        begun = self.begin(state)
-        done = begun.done()
-        restored = Restored(begun.chunks, time.perf_counter() - began)
-        self.end(begun)
-        if not done:
+        attempt = self.attempt(state)
+        if attempt.found != state.chunks:
+            raise AssertionError(f"{attempt.found} of {state.chunks} chunks were found")
+        if not all(attempt.retrieved):
             raise AssertionError(f"the server did not retrieve {state}")
-        return restored
+        return Restored(attempt.found, attempt.seconds)
+
+    def attempt(self, state: State) -> Attempt:
+        """Look a state up and, if all of it is found, have all ranks retrieve it at once."""
+        started = time.perf_counter()
+        begun = self.begin(state)
+        retrieved = begun.retrieved()
+        seconds = time.perf_counter() - started
+        self.end(begun)
+        return Attempt(begun.found, retrieved, seconds)
 
     def begin(self, state: State) -> Begun:
-        """Look a state up and have all ranks begin to retrieve it.
-
-        Raises:
-            AssertionError: If a chunk is missing.
-        """
+        """Look a state up and, if all of it is found, have all ranks begin to retrieve it."""
         request = _request()
         found = self._lookup(state, request)
-        if found != state.chunks:
-            raise AssertionError(f"{found} of {state.chunks} chunks were found")
-        return Begun(request, found, [rank.submit_retrieve(state, request) for rank in self.ranks])
+        ranks = self.ranks if found == state.chunks else ()
+        results = tuple(rank.submit_retrieve(state, request) for rank in ranks)
+        return Begun(request, found, results)
 
     def end(self, begun: Begun) -> None:
         """End the request, as an engine does when it is done or aborted."""

@@ -3,26 +3,24 @@
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.integration import shm
 from tests.integration.devices import CPU, Device
+from tests.integration.engine_api import Completion as Completion
+from tests.integration.engine_api import EngineApi
 from tests.integration.environment import process_environment, python
 from tests.integration.ports import HOST, free_ports
 from tests.integration.process import ProcessGroup
-from tests.integration.prometheus import Metrics, parse_metrics
 from tests.integration.transfer import LMCACHE_DRIVEN, Transfer
 from tests.integration.units import MIB
 from tests.integration.waiting import wait_until
-from tests.integration.webclient import WebClient
 
 BOOT_SECONDS = 900.0
 STOP_SECONDS = 30.0
-SETTLE_SECONDS = 60.0
 SERVED_NAME = "tiny"
 
 
@@ -86,23 +84,13 @@ class EngineConfig:
         }
 
 
-@dataclass(frozen=True)
-class Completion:
-    """What came of one request."""
-
-    tokens: tuple[int, ...]
-    cached_tokens: int
-    finish_reason: str
-
-
-class Engine:
+class Engine(EngineApi):
     """A vLLM process that starts, answers and is stopped."""
 
     def __init__(self, config: EngineConfig, folder: Path) -> None:
         """Prepare an engine; its log goes to folder."""
         self.config = config
         self._port = free_ports(1)[0]
-        self._web = WebClient(f"http://{HOST}:{self._port}")
         self._temporary_folder = Path(tempfile.mkdtemp(prefix="bsr-"))
         self._segments: frozenset[str] = frozenset()
         self.process = ProcessGroup(
@@ -112,6 +100,7 @@ class Engine:
             working_folder=config.model.parent,
             log_folder=folder,
         )
+        super().__init__(f"http://{HOST}:{self._port}", SERVED_NAME, self.process.explain)
 
     def start(self) -> None:
         """Start the engine and return once it answers."""
@@ -134,18 +123,6 @@ class Engine:
             shutil.rmtree(self._temporary_folder)
         return shm.remove(segments)
 
-    def ready(self) -> bool:
-        """Tell whether the engine answers and is healthy."""
-        return self._web.answers("/health")
-
-    def metrics(self) -> Metrics:
-        """Return /metrics."""
-        return parse_metrics(self._web.get_text("/metrics"))
-
-    def external_hits(self) -> int:
-        """Return how many prompt tokens came from LMCache so far."""
-        return int(self.metrics().total("vllm:external_prefix_cache_hits"))
-
     def quarantined_blocks(self) -> int:
         """Return how many KV cache blocks a silent server may still write into."""
         return int(self.metrics().total("vllm:lmcache_mp_quarantined_blocks"))
@@ -158,71 +135,5 @@ class Engine:
         """Return how often a part of the engine has found the server again."""
         return self.process.log_text().count("resuming normal operation")
 
-    def complete(self, prompt: Sequence[int], tokens: int = 16) -> Completion:
-        """Let the model continue a prompt greedily by so many tokens.
-
-        When this returns, the engine's metrics have counted the request.
-        """
-        finished = self._finished_requests()
-        answer = self._web.post_json("/v1/completions", _request(prompt, tokens))
-        wait_until(
-            lambda: self._finished_requests() > finished,
-            "vLLM counts a finished request",
-            seconds=SETTLE_SECONDS,
-            explain=self.process.explain,
-        )
-        return _completion(answer)
-
-    def request_given_up(self, prompt: Sequence[int]) -> AbstractContextManager[None]:
-        """Send a request, and hang up at the end of the with block: vLLM aborts it."""
-        return self._web.given_up_post("/v1/completions", _request(prompt, tokens=16))
-
-    def wait_idle(self) -> None:
-        """Wait until vLLM has neither running nor waiting requests."""
-        wait_until(
-            lambda: self._unfinished_requests() == 0,
-            "vLLM has no request left",
-            seconds=SETTLE_SECONDS,
-            explain=self.process.explain,
-        )
-
-    def reset_prefix_cache(self) -> None:
-        """Forget all KV in vLLM's own blocks, once no store reads them."""
-        wait_until(
-            lambda: self._web.post_json("/reset_prefix_cache")["success"] is True,
-            "vLLM's blocks are free, so that its prefix cache can be reset",
-            seconds=SETTLE_SECONDS,
-            explain=self.process.explain,
-        )
-
     def _used_segments(self) -> frozenset[str]:
         return shm.used_by(self.process.pids(), shm.ENGINE_KINDS)
-
-    def _unfinished_requests(self) -> int:
-        metrics = self.metrics()
-        running = metrics.total("vllm:num_requests_running")
-        return int(running + metrics.total("vllm:num_requests_waiting"))
-
-    def _finished_requests(self) -> int:
-        return int(self.metrics().total("vllm:request_success"))
-
-
-def _request(prompt: Sequence[int], tokens: int) -> dict[str, Any]:
-    return {
-        "model": SERVED_NAME,
-        "prompt": list(prompt),
-        "max_tokens": tokens,
-        "temperature": 0.0,
-        "ignore_eos": True,
-        "return_token_ids": True,
-    }
-
-
-def _completion(answer: dict[str, Any]) -> Completion:
-    choice = answer["choices"][0]
-    details = answer["usage"]["prompt_tokens_details"] or {}
-    return Completion(
-        tokens=tuple(choice["token_ids"]),
-        cached_tokens=details.get("cached_tokens") or 0,
-        finish_reason=choice["finish_reason"],
-    )

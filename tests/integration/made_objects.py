@@ -92,7 +92,7 @@ class MadeObjects:
     def _make(self, keys: Sequence[str], views: Sequence[memoryview]) -> list[bool]:
         for key, view in zip(keys, views, strict=True):
             time.sleep(self._seconds_per_object)
-            _model, rank, _group, chunk = key.split("@")
+            _model, rank, _group, chunk, *_salt = key.split("@")
             made = self._content.of(bytes.fromhex(chunk), int(rank, 16))
             np.copyto(np.frombuffer(view, np.uint8), made)
         return [True] * len(keys)

@@ -10,19 +10,16 @@ from tests.integration import shm
 from tests.integration.environment import process_environment, program
 from tests.integration.ports import HOST, free_ports
 from tests.integration.process import ProcessFailedError, ProcessGroup
-from tests.integration.prometheus import Metrics, parse_metrics
+from tests.integration.server_api import L1State as L1State
+from tests.integration.server_api import ServerApi
 from tests.integration.transfer import LMCACHE_DRIVEN, Transfer
 from tests.integration.units import GIB, MIB
 from tests.integration.waiting import Steady, wait_until
-from tests.integration.webclient import WebClient
 
 BOOT_SECONDS = 300.0
 STOP_SECONDS = 20.0
 STORE_SECONDS = 60.0
 QUIET_POLLS = 20
-RELEASE_SECONDS = 30.0
-EVENT_SECONDS = 30.0
-EVENT_POLLS = 3
 
 
 @dataclass(frozen=True)
@@ -83,17 +80,7 @@ class ServerPorts:
     http: int
 
 
-@dataclass(frozen=True)
-class L1State:
-    """What /status says about the server's L1."""
-
-    used_bytes: int
-    read_locks: int
-    write_locks: int
-    staging_bytes: int
-
-
-class LMCacheServer:
+class LMCacheServer(ServerApi):
     """A server that starts, answers, is killed or suspended, and starts again."""
 
     def __init__(
@@ -109,7 +96,7 @@ class LMCacheServer:
             working_folder=folder,
             log_folder=folder,
         )
-        self._web = WebClient(f"http://{HOST}:{self.ports.http}")
+        super().__init__(f"http://{HOST}:{self.ports.http}", self.process.explain)
         self._segments: frozenset[str] = frozenset()
 
     def start(self) -> None:
@@ -135,57 +122,6 @@ class LMCacheServer:
         self.process.stop(STOP_SECONDS)
         return shm.remove(segments)
 
-    def ready(self) -> bool:
-        """Tell whether the server answers and is healthy."""
-        return self._web.answers("/healthcheck")
-
-    def status(self) -> dict[str, Any]:
-        """Return /status."""
-        return self._web.get_json("/status")
-
-    def storage_status(self) -> dict[str, Any]:
-        """Return the part of /status about L1, L2 and their controllers."""
-        storage: dict[str, Any] = self.status()["storage_manager"]
-        return storage
-
-    def metrics(self) -> Metrics:
-        """Return /metrics."""
-        return parse_metrics(self._web.get_text("/metrics"))
-
-    def settled_metrics(self) -> Metrics:
-        """Return /metrics once they count everything that has happened so far."""
-        calm = Steady(EVENT_POLLS)
-        wait_until(
-            lambda: calm.holds(condition=self._waiting_events() == 0, value=None),
-            "the server has counted its events",
-            seconds=EVENT_SECONDS,
-            explain=self.process.explain,
-        )
-        return self.metrics()
-
-    def l1(self) -> L1State:
-        """Return what L1 holds, summed over all L1 managers."""
-        managers = self.storage_status()["l1_managers"].values()
-        return L1State(
-            used_bytes=sum(each["memory_used_bytes"] for each in managers),
-            read_locks=sum(each["read_locked_count"] for each in managers),
-            write_locks=sum(each["write_locked_count"] for each in managers),
-            staging_bytes=sum(each["staging_bytes"] for each in managers),
-        )
-
-    def restore_peak_bytes(self) -> int:
-        """Return the most bytes that restores have staged in L1 so far."""
-        peak: int = self.storage_status()["restore"]["peak_staging_bytes"]
-        return peak
-
-    def l1_capacity_bytes(self) -> int:
-        """Return the size of L1, summed over all its backends."""
-        return sum(self.storage_status()["l1_capacity_bytes_by_backend"].values())
-
-    def clear_l1(self) -> None:
-        """Remove what nobody has locked from L1."""
-        self._web.post_json("/cache/clear", {"tier": "l1", "force": False})
-
     def l2_files(self) -> dict[str, int]:
         """Return the names and sizes of the objects on the file system."""
         paths = self.config.l2_folder.glob("**/*.data")
@@ -194,7 +130,7 @@ class LMCacheServer:
     def wait_stored(self, objects: int) -> None:
         """Wait until L2 holds exactly so many objects and no store is under way."""
         wait_until(
-            lambda: len(self.l2_files()) == objects and self._stores_settled(),
+            lambda: len(self.l2_files()) == objects and self.stores_settled(),
             f"{objects} objects in L2 and no store under way",
             seconds=STORE_SECONDS,
             explain=self._explain_stores,
@@ -207,19 +143,10 @@ class LMCacheServer:
         """
         calm = Steady(QUIET_POLLS)
         wait_until(
-            lambda: calm.holds(condition=self._stores_settled(), value=self.l2_files()),
+            lambda: calm.holds(condition=self.stores_settled(), value=self.l2_files()),
             "no store under way and L2 unchanged",
             seconds=STORE_SECONDS,
             explain=self._explain_stores,
-        )
-
-    def wait_released(self) -> None:
-        """Wait until nothing of a store or a restore is left in an emptied L1."""
-        wait_until(
-            lambda: self.l1() == L1State(0, 0, 0, 0),
-            "L1 holds no bytes and no locks",
-            seconds=RELEASE_SECONDS,
-            explain=lambda: f"{self.l1()}\n{self.process.explain()}",
         )
 
     def _used_segments(self) -> frozenset[str]:
@@ -233,17 +160,6 @@ class LMCacheServer:
             seconds=BOOT_SECONDS,
             explain=self.process.explain,
         )
-
-    def _waiting_events(self) -> int:
-        return int(self.metrics().total("lmcache_mp_event_bus_queue_depth"))
-
-    def _stores_settled(self) -> bool:
-        controllers = self.storage_status()["store_controllers"].values()
-        waiting = sum(
-            each["pending_keys_count"] + each["in_flight_task_count"] for each in controllers
-        )
-        l1 = self.l1()
-        return waiting == 0 and l1.read_locks == 0 and l1.write_locks == 0
 
     def _explain_stores(self) -> str:
         files = f"{len(self.l2_files())} objects in L2"

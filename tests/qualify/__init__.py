@@ -1,1 +1,1 @@
-"""Tests of the tool that measures what the queue claims."""
+"""Tests of the tool that measures what the queue claims; they need no stack."""
