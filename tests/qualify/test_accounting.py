@@ -73,7 +73,7 @@ def test_deepseek_v4_flash_has_the_papers_figures(separate: bool) -> None:
 def test_deepseek_v4_flash_has_the_tensors_of_the_hand_derivation() -> None:
     expected = Counter[int]()
     for kind in DEEPSEEK_V4_FLASH.kinds:
-        expected[kind.block_bytes] += kind.tensors
+        expected[kind.states * kind.state_bytes] += kind.tensors
 
     figures = accounted("deepseek-v4-flash")
 
