@@ -155,7 +155,7 @@ def test_a_missing_object_fails_one_restore(bench: Bench) -> None:
     bench.forget()
 
     failed = bench.client.begin(STATE)
-    assert failed.chunks == STATE.chunks
+    assert failed.found == STATE.chunks
     assert not all(failed.retrieved())
     bench.client.end(failed)
     bench.assert_only_the_first_window_was_copied()
