@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from qualify import paper
 from qualify.evidence import Evidence, Row
-from qualify.experiments.names import FAILURES, FILES, LADDER, LAW, SWEEP, TIME
+from qualify.experiments.names import ACCOUNTING, FAILURES, FILES, LADDER, LAW, SWEEP, TIME
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,20 @@ def _all_or_nothing(evidence: Evidence) -> Iterator[Claim]:
         )
 
 
+def _accounting(evidence: Evidence) -> Iterator[Claim]:
+    rows = _accepted(evidence, ACCOUNTING)
+    if rows:
+        pairs = [
+            (_figure(row, "L1 bytes per chunk, computed"), _figure(row, "registered"))
+            for row in rows
+        ]
+        yield Claim(
+            "A chunk takes what vLLM's KV cache specs say",
+            all(computed == registered for computed, registered in pairs),
+            "; ".join(f"{a:,.0f} computed, {b:,.0f} registered" for a, b in pairs),
+        )
+
+
 def _concurrency(evidence: Evidence) -> Iterator[Claim]:
     rows = [row for row in _accepted(evidence, FILES) if "ratio" in row.figures]
     if not rows:
@@ -137,6 +151,7 @@ _FINDERS: tuple[Callable[[Evidence], Iterator[Claim]], ...] = (
     _flat,
     _law,
     _all_or_nothing,
+    _accounting,
     _concurrency,
     _beside_whole,
 )

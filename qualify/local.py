@@ -2,13 +2,14 @@
 
 from pathlib import Path
 
-from qualify.experiments import engine, failures, files, names, paper_sizes
+from qualify.experiments import engine, failures, files, names, paper_sizes, registered
 from qualify.profiles import Profile
 from qualify.recorder import Recorder
 
 
 def run(recorder: Recorder, profile: Profile, folder: Path) -> None:
     """Start what each experiment needs, below a folder, and measure."""
+    registered.against_the_paper(recorder)
     paper_sizes.run(recorder, profile.paper, folder / "paper")
     files.run(recorder, profile.files, folder / "files")
     engine.run(recorder, profile.engine, folder / "engine")
@@ -16,5 +17,3 @@ def run(recorder: Recorder, profile: Profile, folder: Path) -> None:
     for name in names.ALL:
         if not recorder.wants(name):
             recorder.leave_out(name, "not asked for")
-    if recorder.wants(names.ACCOUNTING):
-        recorder.leave_out(names.ACCOUNTING, "needs no stack; it has a command of its own")

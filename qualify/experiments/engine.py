@@ -1,4 +1,4 @@
-"""Experiments 1 to 3, and 7's comparison with recomputing, on a real engine."""
+"""Experiments 1 to 3, 6, and 7's comparison with recomputing, on a real engine."""
 
 import statistics
 import time
@@ -11,7 +11,8 @@ from pathlib import Path
 from benchmarks.pairs import measure_pairs
 from qualify.bench import SOURCE, Bench, State, running_bench
 from qualify.evidence import Value
-from qualify.experiments.names import LADDER, LAW, SWEEP, TIME
+from qualify.experiments import registered
+from qualify.experiments.names import ACCOUNTING, LADDER, LAW, SWEEP, TIME
 from qualify.observation import Observation
 from qualify.profiles import EngineSizes
 from qualify.recorder import Recorder
@@ -27,7 +28,7 @@ WARM_UP_PAIRS = 1
 
 def run(recorder: Recorder, sizes: EngineSizes, folder: Path) -> None:
     """Start an engine, store all states, and measure."""
-    if not recorder.wants(SWEEP, LAW, TIME, LADDER):
+    if not recorder.wants(*PARTS):
         return
     largest = max(*sizes.ladder, *sizes.sweep, sizes.law_state, sizes.recomputed)
     with ExitStack() as started:
@@ -178,4 +179,10 @@ def phases(observations: list[Observation]) -> dict[str, Value]:
     return {f"{phase} s": sum(each[phase] for each in totals) / count for phase in totals[0]}
 
 
-PARTS = {SWEEP: sweep, LAW: law, TIME: against_recomputing, LADDER: ladder}
+PARTS = {
+    SWEEP: sweep,
+    LAW: law,
+    TIME: against_recomputing,
+    LADDER: ladder,
+    ACCOUNTING: registered.against_the_server,
+}

@@ -10,7 +10,7 @@ from qualify import __main__ as command
 from qualify.checks import OUTPUT, RUN
 from qualify.claims import claims
 from qualify.evidence import Evidence
-from qualify.experiments.names import SWEEP
+from qualify.experiments.names import ACCOUNTING, SWEEP
 from qualify.recorder import Recorder
 from qualify.report import REPORT, page
 from tests.qualify import made
@@ -145,6 +145,18 @@ def test_a_peak_that_grows_with_the_state_fails_the_run(tmp_path: Path) -> None:
     evidence.write(path)
 
     assert command.main(["--report", str(path)]) == 1
+
+
+def test_an_account_that_the_server_does_not_share_fails_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "evidence.json"
+    evidence = made.evidence()
+    evidence.rows.append(made.row(ACCOUNTING, figures=made.accounted(1000, 1024)))
+    evidence.write(path)
+
+    assert command.main(["--report", str(path)]) == 1
+    assert "1,000 computed, 1,024 registered" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("url", ["--engine-url", "--server-url"])
