@@ -147,6 +147,8 @@ def running_bench(
     """Start a stack and store the control state; stop it in the end."""
     shape, policy = parameter
     chunk_bytes = CHUNK_TOKENS * shape.token_kv_bytes
+    workers_metrics = folder / "metrics"
+    workers_metrics.mkdir()
     engine = EngineConfig(
         model(shape),
         ranks=ranks,
@@ -158,6 +160,7 @@ def running_bench(
             "lmcache.mp.heartbeat_interval": heartbeat,
             "lmcache.mp.stalled_load_timeout": STALL_SECONDS,
         },
+        environment={"PROMETHEUS_MULTIPROC_DIR": str(workers_metrics)},
     )
     config = ServerConfig(
         l2_folder=folder / "l2",
