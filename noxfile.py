@@ -110,7 +110,8 @@ def tests(session: nox.Session) -> None:
     session.run("python", *suites)
     session.run("python", "-m", "pytest", "tests/queue")
     # Apart: it imports torch, whose setuptools refuses a distutils that is loaded already.
-    session.run("python", "-m", "pytest", "tests/faults", "tests/reports")
+    files = ["-n", "2", "--dist", "loadfile"]  # The machines of faults take long, on one core each.
+    session.run("python", "-m", "pytest", *files, "tests/faults", "tests/reports")
     # Apart: vLLM's log is switched off before its import.
     session.run("python", "-m", "pytest", "tests/qualify")
 
