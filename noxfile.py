@@ -108,7 +108,7 @@ def tests(session: nox.Session) -> None:
     scratch = str(Path(session.create_tmp()) / "upstream")
     suites = ["-m", "patchqueue.suites", *trees, "--work", scratch, *session.posargs]
     session.run("python", *suites)
-    session.run("python", "-m", "pytest", "tests/queue")
+    session.run("python", "-m", "pytest", "-n", "2", "tests/queue")
     # Apart: it imports torch, whose setuptools refuses a distutils that is loaded already.
     files = ["-n", "2", "--dist", "loadfile"]  # The machines of faults take long, on one core each.
     session.run("python", "-m", "pytest", *files, "tests/faults", "tests/reports")
