@@ -216,8 +216,8 @@ def main() -> None:
                         if cold:
                             drop_cache(paths)
 
-                    measure_pairs(plain_run, adapter_run, prepare, 1)  # start the threads
-                    pairs = measure_pairs(plain_run, adapter_run, prepare, args.rounds)
+                    # The first pair starts the threads.
+                    pairs = measure_pairs(plain_run, adapter_run, prepare, args.rounds, warm_up=1)
                 name = "unset" if value is None else str(value)
                 print(
                     f"{mode:>8} {name:>5} {total_mib / statistics.median(pairs.second):9.0f} "

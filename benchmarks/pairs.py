@@ -25,12 +25,15 @@ def measure_pairs(
     second: Callable[[], float],
     prepare: Callable[[], None],
     rounds: int,
+    warm_up: int = 0,
 ) -> Pairs:
-    """Run *rounds* pairs; each run returns its seconds.
+    """Run *rounds* pairs, after *warm_up* that do not count; each run returns its seconds.
 
     The runs of a pair follow each other directly and swap places from round to
     round, so that drift of a shared machine hits both alike.
     """
+    if warm_up:
+        measure_pairs(first, second, prepare, warm_up)
     pairs = Pairs([], [])
     sides = [(first, pairs.first), (second, pairs.second)]
     for _ in range(rounds):

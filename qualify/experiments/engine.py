@@ -137,8 +137,7 @@ def beside_recomputing(
         engine.complete(prompt, salt=each.salt)
         return time.perf_counter() - began
 
-    measure_pairs(restored, recomputed, lambda: None, WARM_UP_PAIRS)
-    pairs = measure_pairs(restored, recomputed, lambda: None, rounds)
+    pairs = measure_pairs(restored, recomputed, lambda: None, rounds, WARM_UP_PAIRS)
     recorder.add(
         f"restored and recomputed, {each.chunks} chunks",
         source,

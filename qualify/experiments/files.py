@@ -182,8 +182,7 @@ def windows(recorder: Recorder, sizes: FileSizes, files: Files) -> None:
 
 def _beside_whole(recorder: Recorder, mode: str, sides: list[Timed], rounds: int) -> None:
     windowed, whole = sides
-    measure_pairs(windowed, whole, lambda: None, WARM_UP_PAIRS)
-    pairs = measure_pairs(windowed, whole, lambda: None, rounds)
+    pairs = measure_pairs(windowed, whole, lambda: None, rounds, WARM_UP_PAIRS)
     recorder.add(
         f"windows and whole plan, {mode}, W = {windowed.bench.window}",
         SOURCE,
@@ -209,8 +208,7 @@ def _add(
     setup: Mapping[str, Value],
 ) -> None:
     first, second = sides
-    measure_pairs(first, second, lambda: None, WARM_UP_PAIRS)
-    pairs = measure_pairs(first, second, lambda: None, rounds)
+    pairs = measure_pairs(first, second, lambda: None, rounds, WARM_UP_PAIRS)
     peaks = [each.observations[-1].after.peak_bytes or 0 for each in sides]
     recorder.add(
         f"{mode}, C = {one} and {other}",

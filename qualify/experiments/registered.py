@@ -6,7 +6,6 @@ the paper for a model that is too large for this machine.
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 from qualify import paper
@@ -14,12 +13,13 @@ from qualify.bench import CHUNK_TOKENS, SOURCE, Bench
 from qualify.experiments.names import ACCOUNTING
 from qualify.profiles import EngineSizes
 from qualify.recorder import Recorder
-from tests.integration.environment import process_environment
+from tests.integration.environment import process_environment, python
 from tests.integration.stack import Stack
 
 PAPERS_MODEL = Path("tests/qualify/configs/deepseek-v4-flash.json")
 ROOT = Path(__file__).parents[2]
-REGISTERED = re.compile(r"bytes of L1 per rank \((\d+) bytes per chunk\)")
+REGISTERED = re.compile(r"(\d+) bytes of L1 per rank \((\d+) bytes per chunk\)")
+"""What a server logs of each rank that registers."""
 
 
 def against_the_paper(recorder: Recorder) -> None:
@@ -42,7 +42,7 @@ def registered(stack: Stack) -> int:
     found = REGISTERED.search(stack.server.process.log_text())
     if found is None:
         raise RuntimeError("the server did not say what a chunk takes")
-    return int(found[1])
+    return int(found[2])
 
 
 def add(
@@ -63,13 +63,20 @@ def add(
     )
 
 
-def accounted(model: Path, *flags: str) -> list[int]:
-    """Tensors, bytes of a chunk and its bytes in L1, by the command of the accounting.
+def accounted(model: Path, *flags: str) -> tuple[int, int, int]:
+    """Tensors, bytes of a chunk and its bytes in L1."""
+    _name, _ranks, *figures = account_row(model, *flags)
+    tensors, content, chunk = (int(each.replace(",", "")) for each in figures[:3])
+    return tensors, content, chunk
+
+
+def account_row(model: Path, *flags: str) -> list[str]:
+    """The cells of the only row that the command of the accounting prints.
 
     In a process of its own: it has vLLM build the model's layers.
     """
     done = subprocess.run(
-        [sys.executable, "-m", "qualify.accounting", str(model), *flags],
+        [python(), "-m", "qualify.accounting", str(model), *flags],
         cwd=ROOT,
         env=process_environment({}),
         capture_output=True,
@@ -78,5 +85,4 @@ def accounted(model: Path, *flags: str) -> list[int]:
     )
     if done.returncode:
         raise RuntimeError(done.stderr.strip().splitlines()[-1])
-    _name, _ranks, *figures = done.stdout.splitlines()[-1].strip("| ").split(" | ")
-    return [int(each.replace(",", "")) for each in figures[:3]]
+    return done.stdout.splitlines()[-1].strip("| ").split(" | ")

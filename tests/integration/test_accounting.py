@@ -1,38 +1,25 @@
 """What the accounting computes from config.json is what a real server registers."""
 
-import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from qualify.experiments.registered import REGISTERED, account_row
 from tests.integration.engine import EngineConfig
-from tests.integration.environment import process_environment, python
 from tests.integration.fixtures import ModelMaker
 from tests.integration.models import ONE_GROUP, THREE_GROUPS
 from tests.integration.server import ServerConfig
 from tests.integration.stack import Stack, random_prompt, running_stack
 
-ROOT = Path(__file__).parents[2]
 WINDOW_CHUNKS = 5
 RANKS = 2
 CHUNK_TOKENS = 256
 
-REGISTERED = re.compile(r"(\d+) bytes of L1 per rank \((\d+) bytes per chunk\)")
 
-
-def accounted(model: Path, *arguments: str) -> tuple[list[int], str]:
+def accounted(model: Path, *flags: str) -> tuple[list[int], str]:
     """Return the integers of the command's only row, and its last column."""
-    done = subprocess.run(
-        [python(), "-m", "qualify.accounting", str(model), "--dtype", "float32", *arguments],
-        cwd=ROOT,
-        env=process_environment({}),
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    _name, *figures, memory = done.stdout.splitlines()[-1].strip("| ").split(" | ")
+    _name, *figures, memory = account_row(model, "--dtype", "float32", *flags)
     return [int(each.replace(",", "")) for each in figures], memory
 
 
