@@ -306,7 +306,7 @@ class RestoreRun:
 
     def _latewindow(self, _step: steps.LateWindow) -> None:
         first = self._first()
-        if first is not None and not self.gate.held and self._is_staged(first):
+        if self.server.copies and first is not None and not self.gate.held:
             first.doomed = True
         self._pass_time(self.server.storage.prefetch_window_timeout_seconds)
 
@@ -362,8 +362,13 @@ class RestoreRun:
         return self.server.copies or self._unfinished() == [first]
 
     def _pass_time(self, seconds: float) -> None:
+        """Let so much time pass that each window which is being staged is late."""
         clock = self.server.clock
-        clock.ahead += seconds
+        with self.l2.changed:
+            clock.ahead += seconds
+            if not self.server.copies:
+                # Whose windows these are is not known, but all of them began before.
+                self.l2.orphan([*self.l2.loads, *self.l2.lookups])
         limit = self.server.storage.prefetch_restore_timeout_seconds
         for restore in self.restores if self.server.copies else []:
             if restore.asked_at is not None and clock.ahead - restore.asked_at >= limit:
