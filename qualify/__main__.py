@@ -1,6 +1,7 @@
 """`python -m qualify`: run a profile, or make the report of an evidence file again."""
 
 import argparse
+import os
 import secrets
 import signal
 import sys
@@ -75,6 +76,8 @@ def measure(given: argparse.Namespace) -> int:
 
 def experiments(given: argparse.Namespace, recorder: Recorder) -> None:
     """Run them on a stack of our own, or on the given one."""
+    # Of the progress, LMCache's log in this process would leave little to read.
+    os.environ.setdefault("LMCACHE_LOG_LEVEL", "WARNING")
     # Only here: a report needs neither LMCache nor vLLM.
     from qualify import external, local
 

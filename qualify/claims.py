@@ -6,7 +6,17 @@ from dataclasses import dataclass
 
 from qualify import paper
 from qualify.evidence import Evidence, Row
-from qualify.experiments.names import ACCOUNTING, FAILURES, FILES, LADDER, LAW, SWEEP, TIME
+from qualify.experiments.names import (
+    ACCOUNTING,
+    COMPUTED,
+    FAILURES,
+    FILES,
+    GIVEN,
+    LADDER,
+    LAW,
+    SWEEP,
+    TIME,
+)
 
 
 @dataclass(frozen=True)
@@ -99,14 +109,11 @@ def _all_or_nothing(evidence: Evidence) -> Iterator[Claim]:
 def _accounting(evidence: Evidence) -> Iterator[Claim]:
     rows = _accepted(evidence, ACCOUNTING)
     if rows:
-        pairs = [
-            (_figure(row, "L1 bytes per chunk, computed"), _figure(row, "registered"))
-            for row in rows
-        ]
+        pairs = [(row.source, _figure(row, COMPUTED), _figure(row, GIVEN)) for row in rows]
         yield Claim(
             "A chunk takes what vLLM's KV cache specs say",
-            all(computed == registered for computed, registered in pairs),
-            "; ".join(f"{a:,.0f} computed, {b:,.0f} registered" for a, b in pairs),
+            all(computed == given for _, computed, given in pairs),
+            "; ".join(f"{source}: {a:,.0f} computed, {b:,.0f} given" for source, a, b in pairs),
         )
 
 

@@ -1,4 +1,4 @@
-"""The experiments, as evidence and report call them."""
+"""The experiments, and what they have in common, as evidence and report call them."""
 
 LADDER = "1 whole-plan ladder"
 SWEEP = "2 scaling sweep"
@@ -9,3 +9,7 @@ ACCOUNTING = "6 registration accounting"
 TIME = "7 time"
 
 ALL = (LADDER, SWEEP, LAW, FAILURES, FILES, ACCOUNTING, TIME)
+
+COMPUTED = "L1 bytes per chunk, computed"
+GIVEN = "L1 bytes per chunk, by the source"
+"""What the server has registered, or what the paper says."""

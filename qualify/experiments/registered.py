@@ -10,7 +10,7 @@ from pathlib import Path
 
 from qualify import paper
 from qualify.bench import CHUNK_TOKENS, SOURCE, Bench
-from qualify.experiments.names import ACCOUNTING
+from qualify.experiments.names import ACCOUNTING, COMPUTED, GIVEN
 from qualify.profiles import EngineSizes
 from qualify.recorder import Recorder
 from tests.integration.environment import process_environment, python
@@ -45,9 +45,7 @@ def registered(stack: Stack) -> int:
     return int(found[2])
 
 
-def add(
-    recorder: Recorder, name: str, source: str, model: Path, registered: int, *flags: str
-) -> None:
+def add(recorder: Recorder, name: str, source: str, model: Path, given: int, *flags: str) -> None:
     """Keep the account of a model as a row."""
     tensors, content, chunk = accounted(model, *flags)
     recorder.add(
@@ -57,8 +55,8 @@ def add(
         figures={
             "tensors": tensors,
             "bytes per chunk": content,
-            "L1 bytes per chunk, computed": chunk,
-            "registered": registered,
+            COMPUTED: chunk,
+            GIVEN: given,
         },
     )
 

@@ -9,7 +9,17 @@ from typing import Any
 
 from qualify.checks import Rejection
 from qualify.evidence import Evidence, Machine, NotRun, Row, Subject, Value
-from qualify.experiments.names import ACCOUNTING, ALL, FILES, LADDER, LAW, SWEEP, TIME
+from qualify.experiments.names import (
+    ACCOUNTING,
+    ALL,
+    COMPUTED,
+    FILES,
+    GIVEN,
+    LADDER,
+    LAW,
+    SWEEP,
+    TIME,
+)
 from qualify.observation import PHASES, Expected, Health, Observation, Output, Reading
 
 MIB = 1 << 20
@@ -120,13 +130,13 @@ def evidence() -> Evidence:
     return made
 
 
-def accounted(computed: int, registered: int) -> dict[str, Value]:
+def accounted(computed: int, given: int) -> dict[str, Value]:
     """The figures of an account."""
     return {
         "tensors": 4,
         "bytes per chunk": computed,
-        "L1 bytes per chunk, computed": computed,
-        "registered": registered,
+        COMPUTED: computed,
+        GIVEN: given,
     }
 
 

@@ -156,7 +156,7 @@ def test_an_account_that_the_server_does_not_share_fails_the_run(
     evidence.write(path)
 
     assert command.main(["--report", str(path)]) == 1
-    assert "1,000 computed, 1,024 registered" in capsys.readouterr().out
+    assert "1,000 computed, 1,024 given" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("url", ["--engine-url", "--server-url"])
