@@ -88,10 +88,10 @@ class Bench:
         )
         return self.switch.serve(config)
 
-    def store(self, states: list[State]) -> None:
+    def store(self, states: list[State], window: int = 0) -> None:
         """Have states computed from nothing and stored, by a server with room for any."""
         largest = max(state.chunks for state in states)
-        stack = self.serve(l1_chunks=(largest + 1) * self.ranks)
+        stack = self.serve(l1_chunks=(largest + 1) * self.ranks, window=window)
         for state in states:
             stack.forget()
             before = set(stack.server.l2_files())

@@ -53,7 +53,7 @@ def run(recorder: Recorder, chunks: int, folder: Path) -> None:
         running_bench(ONE_GROUP, chunks, folder, stores.config(), RANKS) as bench,
     ):
         recorder.say("starting a real engine of two ranks and storing the states")
-        bench.store([State(chunks, seed) for seed in (CONTROL, AWAY, ABSENT, BROKEN)])
+        bench.store([State(chunks, seed) for seed in (CONTROL, AWAY, ABSENT, BROKEN)], WINDOW)
         rows(recorder, bench, stores, chunks)
 
 
