@@ -75,6 +75,8 @@ class FaultyL2(L2AdapterInterface):  # type: ignore[misc]
         self.lookups: list[Task] = []
         self.violations: list[str] = []
         self.last_report: Task | None = None
+        # How many lookups have been asked for.
+        self.lookups_begun = 0
         self.on_close: Callable[[], None] = lambda: None
         self._stores: list[tuple[int, list[ObjectKey], list[Any]]] = []
         self._locks: Counter[ObjectKey] = Counter()
@@ -96,6 +98,16 @@ class FaultyL2(L2AdapterInterface):  # type: ignore[misc]
         """Return how many objects belong to stores that are held."""
         with self.changed:
             return sum(len(keys) for _, keys, _ in self._stores)
+
+    def all_is_fetched(self) -> bool:
+        """Whether the server has fetched every report."""
+        with self.changed:
+            return not (self._results or self._stored)
+
+    def held_stores(self) -> int:
+        """Return how many stores are held."""
+        with self.changed:
+            return len(self._stores)
 
     def waits(self) -> bool:
         """Whether somebody waits for an answer."""
@@ -186,6 +198,7 @@ class FaultyL2(L2AdapterInterface):  # type: ignore[misc]
     def submit_lookup_and_lock_task(self, keys: list[ObjectKey], _layouts: object) -> int:
         """Look up now, unless there is a fault."""
         with self.changed:
+            self.lookups_begun += 1
             fault, self.lookup_fault = self.lookup_fault, None
             if fault is LookupFault.REFUSE:
                 raise ConnectionError("scripted")

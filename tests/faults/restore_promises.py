@@ -92,7 +92,7 @@ def check_stop(run: RestoreRun) -> None:
     assert left.pop("transfers", 0) == len(begun), at_stop
     for name in ("L1 bytes", "write locks", "temporary objects", "stores"):
         left.pop(name, 0)  # Resident objects, and what has been counted above.
-    if loading:
+    if loading or at_stop.looking_up:
         left.pop("prefetches", 0)
         left.pop("abandoned prefetches", 0)
     assert not left, at_stop

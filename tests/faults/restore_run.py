@@ -109,12 +109,14 @@ class AtStop:
         left: Everything that is not zero.
         loading_before: Objects that L2 was loading when the stop began.
         loading: Objects that it is loading still.
+        looking_up: Lookups that it has not answered.
         storing: Objects that it is storing still.
     """
 
     left: dict[str, Any]
     loading_before: int
     loading: int
+    looking_up: int
     storing: int
 
 
@@ -140,6 +142,8 @@ class RestoreRun:
         self.half_written: list[list[int]] = []
         self.reserved: dict[ObjectKey, Any] = {}
         self.at_stop: AtStop | None = None
+        # The lookups begun when all but a window that waits for room came to rest.
+        self._resting_since: int | None = None
         # The thread that a worker's transfers share.
         self._affinity = ThreadPoolExecutor(1)
         self._stopper = ThreadPoolExecutor(1)
@@ -384,6 +388,7 @@ class RestoreRun:
 
     def _settle(self) -> None:
         with self.l2.changed:
+            self._resting_since = None
             quiet = self.l2.changed.wait_for(self._is_quiet, SECONDS)
         first = self._first()
         assert quiet, f"{first.request_id if first else 'a job'} neither ends nor waits for anybody"
@@ -412,7 +417,19 @@ class RestoreRun:
             return True
         if self.stopping or (first.doomed and self._is_staged(first)):
             return False
-        return self.l2.waits() or self._waits_for_room()
+        return self.l2.waits() or self._is_refused_room()
+
+    def _is_refused_room(self) -> bool:
+        """Whether a window has found no room although all others had come to rest."""
+        stores = self.server.stores_at_work() - self.l2.held_stores()
+        if stores or not (self._waits_for_room() and self.l2.all_is_fetched()):
+            self._resting_since = None
+            return False
+        begun = self.l2.lookups_begun
+        if self._resting_since is None:
+            self._resting_since = begun
+        # The first lookup since then has found no room if a second one has begun.
+        return begun >= self._resting_since + 2
 
     def _waits_for_room(self) -> bool:
         return bool(self.server.storage._waiting_windows)
@@ -424,7 +441,11 @@ class RestoreRun:
     def _note_what_is_left(self, loading_before: int) -> None:
         """Note, when the server closes L2, what it has not given back."""
         self.at_stop = AtStop(
-            self.server.left_over(), loading_before, self.l2.loading(), self.l2.storing()
+            self.server.left_over(),
+            loading_before,
+            self.l2.loading(),
+            len(self.l2.lookups),
+            self.l2.storing(),
         )
 
     def _shut_down(self) -> None:

@@ -416,7 +416,6 @@ class RestoreServer:
         """Return everything that must be zero where nothing goes on."""
         status = self.storage.report_status()
         l1s, prefetch = status["l1_managers"].values(), status["prefetch_controller"]
-        stores = status["store_controllers"].values()
         counts = {
             "L1 bytes": sum(l1["memory_used_bytes"] for l1 in l1s),
             "read locks": sum(l1["read_locked_count"] for l1 in l1s),
@@ -424,7 +423,7 @@ class RestoreServer:
             "staged objects": sum(l1["staging_object_count"] for l1 in l1s),
             "temporary objects": sum(l1["temporary_count"] for l1 in l1s),
             "L2 locks": status["l2_adapters"][0]["locked_key_count"],
-            "stores": sum(s["pending_keys_count"] + s["in_flight_task_count"] for s in stores),
+            "stores": self.stores_at_work(),
             "queued prefetches": prefetch["submission_queue_size"] + prefetch["pending_queue_size"],
             "prefetches": prefetch["in_flight_request_count"],
             "unclaimed results": prefetch["completed_results_count"],
@@ -434,6 +433,12 @@ class RestoreServer:
             "transfers": self._open_transfers(),
         }
         return {name: count for name, count in counts.items() if count}
+
+    def stores_at_work(self) -> int:
+        """Return how many objects wait for a store to L2, and how many stores go on."""
+        controllers = self.storage._store_controllers.values()
+        status = [controller.report_status() for controller in controllers]
+        return sum(each["pending_keys_count"] + each["in_flight_task_count"] for each in status)
 
     def close(self) -> None:
         """Stop it as the server's own shutdown does."""

@@ -159,6 +159,20 @@ def test_an_account_that_the_server_does_not_share_fails_the_run(
     assert "1,000 computed, 1,024 given" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("window", "met"), [(4, "yes"), (8, "no")])
+def test_a_time_beside_its_aim_does_not_fail_the_run(tmp_path: Path, window: int, met: str) -> None:
+    path = tmp_path / "evidence.json"
+    evidence = made.evidence()
+    timed = next(row for row in evidence.rows if "windows / whole" in row.figures)  # 1.1
+    setup = {**timed.setup, "window_chunks": window}
+    evidence.rows[evidence.rows.index(timed)] = replace(timed, setup=setup)
+    evidence.write(path)
+
+    assert command.main(["--report", str(path)]) == 0
+    shown = (tmp_path / REPORT).read_text()
+    assert f"<td>{met} (a time: it does not fail a run)</td><td>W = {window} warm: 1.10" in shown
+
+
 @pytest.mark.parametrize("url", ["--engine-url", "--server-url"])
 def test_one_address_is_not_enough(url: str) -> None:
     with pytest.raises(SystemExit):
