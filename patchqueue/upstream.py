@@ -12,6 +12,7 @@ from patchqueue.errors import QueueError
 from patchqueue.hooks import run_hooks
 from patchqueue.layout import Layout
 from patchqueue.patch import Patch
+from patchqueue.pins import Tree
 from patchqueue.pull_request import Facts, description, message
 from patchqueue.status import guards, lines
 from patchqueue.table import table
@@ -85,8 +86,9 @@ def prepare(layout: Layout, wish: Wish) -> str:
     series = _find(layout, wish.name)
     name = wish.name.rpartition("/")[2].removesuffix(".patch")
     clone = wish.clone.resolve() if wish.clone else _from_sdist(layout, series.tree)
-    main, needs = _main_line(clone, series.tree.pin.name), series.needs(name)
+    main, needs = _main_line(clone, series.tree.pin), series.needs(name)
     branch = f"bounded-restore/{name}"
+    _check_free(clone, main, branch)
     head = _branch(series, clone, main, branch, [*needs, name])
     patch, tree = series.patches[name], series.tree.pin.name
     checked = run_hooks(clone, f"{head}^", head, layout.cache / "mypy" / tree, layout.cache)
@@ -113,7 +115,7 @@ def prepare(layout: Layout, wish: Wish) -> str:
 
 
 def _find(layout: Layout, name: str) -> _Series:
-    wanted = name.removesuffix(".patch")
+    wanted = name.removeprefix("patches/").removesuffix(".patch")
     found = [
         series
         for series in map(_Series.of, apply(layout))
@@ -136,12 +138,39 @@ def _from_sdist(layout: Layout, tree: WorkTree) -> Path:
     return clone
 
 
-def _main_line(clone: Path, tree: str) -> str:
-    name = _MAIN[tree]
-    for ref in (f"upstream/{name}", f"origin/{name}", name):
-        if found := pick.resolve(clone, f"{ref}^{{commit}}"):
-            return found
-    raise QueueError(f"{clone} has no branch {name}, which is {tree}'s main line; fetch it there")
+def _main_line(clone: Path, pin: Tree) -> str:
+    if not clone.is_dir():
+        raise QueueError(f"there is no folder {clone}; `git clone {pin.url} {clone}` makes it")
+    name = _MAIN[pin.name]
+    refs = (f"upstream/{name}", f"origin/{name}", name)
+    found = [pick.resolve(clone, f"{ref}^{{commit}}") for ref in refs]
+    main = next(filter(None, found), None)
+    if main is None:
+        raise QueueError(
+            f"{clone} has no branch {name}, which is {pin.name}'s main line; fetch it there"
+        )
+    if not pick.resolve(clone, f"{main}:{pin.name}/__init__.py"):
+        raise QueueError(f"{clone} is no clone of {pin.name} ({pin.url}); name one with --clone")
+    return main
+
+
+def _check_free(clone: Path, main: str, branch: str) -> None:
+    """Refuse to replace what a person has made of an earlier branch, or has checked out."""
+    ref = f"refs/heads/{branch}"
+    if not pick.resolve(clone, ref):
+        return
+    if folder := git.text(clone, "for-each-ref", "--format=%(worktreepath)", ref):
+        raise QueueError(
+            f"the branch {branch} is checked out in {folder}; `git -C {folder} switch --detach`, "
+            "then run this again"
+        )
+    committers = git.text(clone, "log", "--format=%ce", f"{main}..{ref}").splitlines()
+    if set(committers) - {git.EMAIL}:
+        raise QueueError(
+            f"the branch {branch} in {clone} holds commits that a person has made. Keep them: "
+            f"`git -C {clone} branch --move {branch} NAME`; or drop them: `git -C {clone} branch "
+            f"--delete --force {branch}`. Then run this again"
+        )
 
 
 def _branch(series: _Series, clone: Path, main: str, branch: str, names: Sequence[str]) -> str:

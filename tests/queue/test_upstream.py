@@ -170,7 +170,7 @@ def clone_of(folder: Path, old: str, new: str) -> Path:
 def test_a_given_clone_keeps_its_checkout(queue: Layout, tmp_path: Path) -> None:
     clone = clone_of(tmp_path / "vllm", "line_1 = 1\n", "# A new first line.\nline_1 = 1\n")
     head = git.text(clone, "rev-parse", "HEAD")
-    told = prepare(queue, Wish("engine-fix", clone, "A Person", tests=False))
+    told = prepare(queue, Wish("patches/vllm/engine-fix.patch", clone, "A Person", tests=False))
     assert git.text(clone, "status", "--porcelain", "--branch") == "## main\n?? mine.txt"
     assert git.text(clone, "rev-parse", "HEAD", "bounded-restore/engine-fix^").split() == [head] * 2
     assert "its test wiring cannot be checked" in told
@@ -208,6 +208,38 @@ def test_a_main_line_that_conflicts_is_named(queue: Layout, tmp_path: Path) -> N
         prepare(queue, Wish("engine-fix", clone, None, tests=False))
     assert git.text(clone, "branch", "--list", "bounded-restore/*") == ""
     assert len(git.text(clone, "worktree", "list").splitlines()) == 1
+
+
+def test_what_a_person_made_of_a_branch_is_kept(queue: Layout, tmp_path: Path) -> None:
+    clone, branch = clone_of(tmp_path / "vllm", "", ""), "bounded-restore/engine-fix"
+    wish = Wish("engine-fix", clone, None, tests=False)
+    prepare(queue, wish)
+    prepare(queue, wish)  # nobody has touched it
+    git.output(clone, "switch", "--quiet", branch)
+    with pytest.raises(QueueError, match=r"is checked out in .*/vllm; `git -C .* --detach`"):
+        prepare(queue, wish)
+    signed = {"GIT_COMMITTER_NAME": "A Person", "GIT_COMMITTER_EMAIL": "person@example.org"}
+    git.output(clone, "commit", "--amend", "--signoff", "--no-edit", extra_env=signed)
+    git.output(clone, "switch", "--quiet", "--detach")
+    head = git.text(clone, "rev-parse", branch)
+    with pytest.raises(QueueError, match=r"a person has made.*--move bounded-restore/engine-fix "):
+        prepare(queue, wish)
+    assert git.text(clone, "rev-parse", branch) == head
+
+
+def test_a_folder_that_is_no_clone_of_the_upstream_is_named(queue: Layout, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    with pytest.raises(QueueError, match=rf"no folder {gone}; `git clone https://github"):
+        prepare(queue, Wish("engine-fix", gone, None, tests=False))
+    other = tmp_path / "other"
+    other.mkdir()
+    git.output(other, "init", "--quiet")
+    synthetic.commit(other, "main line", synthetic.upstream_files("lmcache"), "lmcache")
+    (other / "sub").mkdir()
+    for folder in (other, other / "sub"):
+        with pytest.raises(QueueError, match=rf"{folder} is no clone of vllm \(https://github"):
+            prepare(queue, Wish("engine-fix", folder, None, tests=False))
+    assert git.text(other, "branch", "--list", "bounded-restore/*") == ""
 
 
 def test_an_unknown_patch_is_named(queue: Layout) -> None:
