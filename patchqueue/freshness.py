@@ -14,13 +14,22 @@ def check_pins(layout: Layout) -> str:
     """Ask the package index for newer releases, and for the hashes of the pinned files.
 
     Raises:
-        QueueError: a pinned file is gone, or has another hash.
+        QueueError: a pinned file is gone, or has another hash, or no index answers.
     """
     pins = Pins.read(layout.pins)
     artifacts = [*(tree.sdist for tree in pins.trees.values()), *pins.wheels]
     with connect() as index:
+        offered = {name: index.versions(name) for name in pins.trees}
+        if not any(offered.values()):
+            raise QueueError(
+                f"no package index that pip is configured for answers with a release of "
+                f"{' or '.join(offered)}; check the network and `pip config list`"
+            )
         faults = [fault for file in artifacts if (fault := _fault(index, file))]
-        newer = {tree.name: _newer(index, tree) for tree in pins.trees.values()}
+    newer = {
+        name: [version for version in offered[name] if version > Version(tree.version)]
+        for name, tree in pins.trees.items()
+    }
     if faults:
         raise QueueError("\n".join(faults))
     lines = [_news(tree, newer[name]) for name, tree in pins.trees.items()]
@@ -42,10 +51,6 @@ def _fault(index: Index, artifact: Artifact) -> str | None:
             f"says {artifact.sha256}; do not use it before you know why"
         )
     return None
-
-
-def _newer(index: Index, tree: Tree) -> list[Version]:
-    return [version for version in index.versions(tree.name) if version > Version(tree.version)]
 
 
 def _news(tree: Tree, newer: Sequence[Version]) -> str:

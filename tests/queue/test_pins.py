@@ -164,3 +164,12 @@ def test_a_pinned_file_that_is_gone_or_changed_is_an_error(
         QueueError, match="offers it any more" if gone else "the package index says"
     ):
         check_pins(empty)
+
+
+def test_an_index_that_does_not_answer_is_named_once(empty: Layout, index: Index) -> None:
+    index.files.clear()
+    with pytest.raises(
+        QueueError, match=r"a release of lmcache or vllm; check the network"
+    ) as told:
+        check_pins(empty)
+    assert "any more" not in str(told.value)
