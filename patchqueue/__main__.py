@@ -203,8 +203,7 @@ def _rebase(layout: Layout, options: argparse.Namespace) -> None:
     if options.releases and options.way:
         raise QueueError(f"{options.way} takes no releases")
     if options.way == "--abort":
-        rebase.abort()
-        print("the rebase is dropped; patches/, series and pins.lock are as they were")
+        print(_aborted(rebase.abort()))
     elif options.way == "--accept":
         print(f"committed: {accept(rebase)}; now `nox -s lint tests integration`")
     else:
@@ -221,6 +220,16 @@ def _go_on(rebase: Rebase, options: argparse.Namespace) -> Progress:
     if options.way == "--skip":
         return rebase.skip()
     return rebase.go_on() if options.way else rebase.progress()
+
+
+def _aborted(changed: Sequence[str]) -> str:
+    if not changed:
+        return "the rebase is dropped; patches/, series and pins.lock are as they were"
+    return (
+        f"the rebase is dropped, but since it began {', '.join(changed)} changed. `git status` "
+        "shows what no commit holds; where an --accept that broke off wrote it, `git restore "
+        "--source HEAD --staged --worktree -- pins.lock series patches` takes it back"
+    )
 
 
 def _show_rebase(progress: Progress) -> None:

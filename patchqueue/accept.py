@@ -13,7 +13,7 @@ from patchqueue.progress import CONFLICT, SKIPPED, Progress, digests
 from patchqueue.rebase import Rebase
 from patchqueue.report import summary
 
-_PATHS = ("pins.lock", "series", "patches")
+_PATHS = ("pins.lock", "series", "patches/*.patch")
 
 
 def accept(rebase: Rebase) -> str:

@@ -109,8 +109,8 @@ def finish(path: Path, commit: str) -> bool:
     status = git.output(path, "status", "--porcelain").decode().splitlines()
     if loose := [line[3:] for line in status if line[1] != " "]:
         raise QueueError(f"not staged: {', '.join(loose)}; `git add` or restore them")
-    staged = git.output(path, "diff", "--cached", "--name-only", "-z").decode().split("\0")[:-1]
-    if marks := _markers(path, staged):
+    staged = changed(path, "--cached", "HEAD")
+    if marks := markers(path, staged, "--cached"):
         raise QueueError(f"conflict markers are left in:\n{marks}")
     if not staged:
         return False
@@ -126,9 +126,18 @@ def drop_conflict_notes(path: Path) -> None:
         git.output(path, *amend, "--file=-", stdin=message.encode())
 
 
-def _markers(path: Path, files: Sequence[str]) -> str:
-    """Where the staged files still hold git's conflict markers ("=======" may be a heading)."""
-    search = ["grep", "--cached", "-n", "-E", r"^(<{7}|\|{7}|>{7}) ", "--", *files]
+def changed(path: Path, *between: str) -> list[str]:
+    """The files that differ, between two commits or, with "--cached", from what is staged."""
+    diff = ["diff", "--no-renames", "--name-only", "-z", *between]
+    return git.output(path, *diff).decode().split("\0")[:-1]
+
+
+def markers(path: Path, files: Sequence[str], where: str) -> str:
+    """Where files, in a commit or "--cached", still hold git's conflict markers.
+
+    "=======" alone may be a heading.
+    """
+    search = ["grep", "-n", "-E", "-e", r"^(<{7}|\|{7}|>{7}) ", where, "--", *files]
     return git.run(path, *search).stdout.decode(errors="replace").strip() if files else ""
 
 

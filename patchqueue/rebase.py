@@ -133,21 +133,34 @@ class Rebase:
         progress = self.progress()
         if progress.conflict is None:
             raise QueueError("no patch is in conflict; `nox -s rebase -- --continue` goes on")
+        _expect_no_commit(self.tree(progress.conflict.tree), progress.conflict)
         progress.conflict.outcome = SKIPPED
         self.save(progress)
         return self.go_on()
 
-    def abort(self) -> None:
+    def abort(self) -> list[str]:
         """Drop the scratch copy, whole or half-made.
+
+        Returns:
+            The files of the queue that have changed since the rebase began.
 
         Raises:
             QueueError: there is none.
         """
         if not self.scratch.root.exists():
             raise QueueError("no rebase is in progress; there is nothing to drop")
+        changed = self._changed()
         if self.file.is_file():
             self.file.unlink()
         shutil.rmtree(self.scratch.root, ignore_errors=True)
+        return changed
+
+    def _changed(self) -> list[str]:
+        try:
+            before = self.progress().files.items()
+        except QueueError:  # it is damaged, or was not written yet
+            return []
+        return sorted({path for path, _ in before ^ digests(self.layout).items()})
 
     # The steps
 
@@ -230,6 +243,17 @@ class Rebase:
                 step.outcome, step.head = UPSTREAM, start
                 return
         _expect_child(tree, start)
+        files = pick.changed(tree.path, start, "HEAD")
+        if marks := pick.markers(tree.path, files, "HEAD"):
+            raise QueueError(
+                f"{tree.shown}: {step.entry}: conflict markers are left in:\n{marks}\n"
+                "Edit the files there, `git commit --all --amend --no-edit`, then `nox -s rebase "
+                "-- --continue`"
+            )
+        if not files:  # a commit that changes nothing says that upstream has all of it
+            git.output(tree.path, "reset", "--quiet", "--soft", start)
+            step.outcome, step.head = UPSTREAM, start
+            return
         pick.drop_conflict_notes(tree.path)
         step.outcome, step.head = RESOLVED, tree.head()
 
@@ -255,6 +279,16 @@ def _expect_child(tree: WorkTree, start: str) -> None:
             f"`git -C {tree.shown} log {start[:12]}..` shows what is there; make it one commit, or "
             f"`git -C {tree.shown} reset --hard {start[:12]}`, and `nox -s rebase -- --continue` "
             "merges the patch again"
+        )
+
+
+def _expect_no_commit(tree: WorkTree, step: Step) -> None:
+    """Refuse to leave a patch out that a person has committed: it would pass as the next one."""
+    if tree.head() != step.head:
+        raise QueueError(
+            f"{tree.shown}: {step.entry} has been committed there. `nox -s rebase -- --continue` "
+            f"takes the commit; to leave the patch out all the same, `git -C {tree.shown} reset "
+            f"--hard {step.head[:12]}`, then --skip"
         )
 
 

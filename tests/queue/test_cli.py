@@ -75,6 +75,19 @@ def test_a_rebase_from_the_command_line(
     assert "as they were" in capsys.readouterr().out
 
 
+def test_an_abort_says_what_an_accept_has_left(
+    queue: Layout, index: Index, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(queue.root)
+    release(index, "vllm", "0.33.0", {"README.md": "newer\n"})
+    assert cli.main(["rebase", "vllm==0.33.0"]) == 0
+    queue.series.write_text(queue.series.read_text() + "# Another heading\n")
+    assert cli.main(["rebase", "--abort"]) == 0
+    shown = capsys.readouterr().out
+    assert "since it began series changed. `git status`" in shown
+    assert "as they were" not in shown
+
+
 def test_status_and_pin_check_print_and_write_nothing(
     queue: Layout, index: Index, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

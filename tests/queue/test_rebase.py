@@ -197,12 +197,15 @@ def test_a_resolution_outlives_its_rebase(rebase: Rebase, index: Index, committe
     assert outcomes(rebase.go_on()) == {"first-fix": RESOLVED, "second-fix": CLEAN}
 
 
+@pytest.mark.parametrize("committed", [False, True], ids=["staged", "committed"])
 def test_what_upstream_did_otherwise_can_be_taken_from_it(
-    rebase: Rebase, index: Index, route: str
+    rebase: Rebase, index: Index, route: str, committed: bool
 ) -> None:
     under_git(rebase.layout)
     conflict(rebase, index)
     git.output(scratch(rebase), "read-tree", "--reset", "-u", "HEAD")
+    if committed:
+        git.output(scratch(rebase), "commit", "--quiet", "--allow-empty", "--no-edit")
     # The second patch adds to the test file of the first.
     with pytest.raises(QueueError, match=r"second-fix\.patch conflicts"):
         rebase.go_on()
@@ -254,6 +257,21 @@ def test_half_a_resolution_is_refused(
     assert rebase.progress().conflict
 
 
+@pytest.mark.parametrize("added", [False, True], ids=["left", "mended, not committed"])
+def test_a_commit_with_markers_is_refused(rebase: Rebase, index: Index, added: bool) -> None:
+    conflict(rebase, index)
+    git.output(scratch(rebase), "commit", "--quiet", "--all", "--no-edit")
+    if added:
+        resolve(rebase)
+    with pytest.raises(
+        QueueError, match=rf"markers are left in:\nHEAD:{CORE}:5:<{{7}} .*(?s:.)*--amend"
+    ):
+        rebase.go_on()
+    resolve(rebase)
+    git.output(scratch(rebase), "commit", "--quiet", "--all", "--amend", "--no-edit")
+    assert outcomes(rebase.go_on()) == {"first-fix": RESOLVED, "second-fix": CLEAN}
+
+
 def test_an_undone_pick_is_tried_again(rebase: Rebase, index: Index) -> None:
     conflict(rebase, index)
     git.output(scratch(rebase), "cherry-pick", "--abort")
@@ -276,12 +294,22 @@ def test_a_skipped_patch_is_never_accepted(rebase: Rebase, index: Index) -> None
     assert "first-fix.patch" in (rebase.layout.series).read_text()
 
 
+def test_a_resolution_that_is_committed_is_not_skipped(rebase: Rebase, index: Index) -> None:
+    """It would be taken for the next patch, and that one lost."""
+    conflict(rebase, index)
+    resolve(rebase)
+    git.output(scratch(rebase), "commit", "--quiet", "--no-edit")
+    with pytest.raises(QueueError, match=r"first-fix\.patch has been committed there.*--hard"):
+        rebase.skip()
+    assert outcomes(rebase.go_on()) == {"first-fix": RESOLVED, "second-fix": CLEAN}
+
+
 def test_an_abort_leaves_nothing(rebase: Rebase, index: Index, route: str) -> None:
     before = snapshot(rebase.layout)
     pins = rebase.layout.pins.read_bytes()
     head = git.text(rebase.layout.worktree("lmcache"), "rev-parse", "HEAD")
     conflict(rebase, index)
-    rebase.abort()
+    assert rebase.abort() == []
     assert not rebase.scratch.root.exists()
     assert (snapshot(rebase.layout), rebase.layout.pins.read_bytes()) == (before, pins)
     assert git.text(rebase.layout.worktree("lmcache"), "rev-parse", "HEAD") == head
@@ -378,6 +406,28 @@ def test_accept_waits_for_donors(rebase: Rebase, index: Index) -> None:
     donors.update(late)
     accept(rebase)
     assert Pins.read(layout.pins).donor("vllm", "cpu", "x86_64", "3.11") is not None
+
+
+def test_accept_leaves_what_is_no_patch_alone(rebase: Rebase, index: Index) -> None:
+    under_git(rebase.layout)
+    synthetic.release(index, "lmcache", "0.5.7", RELEASES[OFFSETS])
+    rebase.start(NEW)
+    (rebase.layout.patches / "notes.txt").write_text("of the user\n")
+    accept(rebase)
+    assert user_git(rebase.layout, "status", "--porcelain") == "?? patches/notes.txt"
+
+
+def test_an_abort_after_a_broken_accept_says_what_is_left(rebase: Rebase, index: Index) -> None:
+    under_git(rebase.layout)
+    synthetic.release(index, "lmcache", "0.5.7", RELEASES[OFFSETS])
+    rebase.start(NEW)
+    hook = rebase.layout.root / ".git/hooks/pre-commit"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\nexit 1\n")
+    hook.chmod(0o755)
+    with pytest.raises(QueueError, match="git commit failed"):
+        accept(rebase)
+    assert rebase.abort() == [FIRST, SECOND, "pins.lock"]
 
 
 def test_a_queue_that_changed_meanwhile_is_not_overwritten(rebase: Rebase, index: Index) -> None:
