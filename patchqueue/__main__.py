@@ -31,6 +31,7 @@ from patchqueue.status import status
 from patchqueue.upstream import Wish, overview, prepare
 
 _HERE = Platform.here()
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _fail("interrupted; run this again")
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in _FULL:
             return _fail(str(error))
         where = error.filename or f"{layout.root} or {layout.cache}"
         return _fail(
@@ -58,8 +59,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 @contextmanager
 def _alone(layout: Layout) -> Iterator[None]:
     """Wait until no other session works on this cache (and so on this checkout)."""
-    layout.cache.mkdir(parents=True, exist_ok=True)
-    with (layout.cache / "lock").open("w") as file:
+    try:
+        layout.cache.mkdir(parents=True, exist_ok=True)
+        lock = (layout.cache / "lock").open("w")
+    except OSError as error:
+        if error.errno in _FULL:
+            raise
+        raise QueueError(
+            f"the cache {layout.cache} cannot be written to ({error.strerror}); set "
+            f"{CACHE_VARIABLE} to a folder that can, and run this again"
+        ) from error
+    with lock as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -137,11 +147,21 @@ def _pin(layout: Layout, options: argparse.Namespace) -> None:
     versions = {}
     if layout.pins.is_file():
         versions = {name: tree.version for name, tree in Pins.read(layout.pins).trees.items()}
-    versions |= dict(_release(text) for text in options.releases)
+    versions |= _releases(options.releases)
     if missing := [tree for tree in TREES if tree not in versions]:
         raise QueueError(f"no release is named for {missing[0]}; add {missing[0]}==<version>")
     pin(layout, versions)
     print(f"pins.lock: {', '.join(f'{name} {version}' for name, version in versions.items())}")
+
+
+def _releases(texts: Sequence[str]) -> dict[str, str]:
+    releases: dict[str, str] = {}
+    for tree, version in map(_release, texts):
+        if releases.setdefault(tree, version) != version:
+            raise QueueError(
+                f"two releases are named for {tree}, {releases[tree]} and {version}; name one"
+            )
+    return releases
 
 
 def _release(text: str) -> tuple[str, str]:
@@ -212,7 +232,7 @@ def _rebase(layout: Layout, options: argparse.Namespace) -> None:
 
 def _go_on(rebase: Rebase, options: argparse.Namespace) -> Progress:
     if options.releases:
-        return rebase.start(dict(_release(text) for text in options.releases))
+        return rebase.start(_releases(options.releases))
     if options.way == "--lint":
         return run_checks(rebase)
     if options.way == "--tests":

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from patchqueue import __main__ as cli
-from patchqueue.layout import Layout
+from patchqueue.layout import CACHE_VARIABLE, Layout
 from tests.queue.index import Index
 from tests.queue.synthetic import release
 
@@ -86,6 +86,25 @@ def test_an_abort_says_what_an_accept_has_left(
     shown = capsys.readouterr().out
     assert "since it began series changed. `git status`" in shown
     assert "as they were" not in shown
+
+
+def test_two_releases_of_one_upstream_are_refused(
+    queue: Layout, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(queue.root)
+    assert cli.main(["rebase", "vllm==0.33.0", "vllm==0.34.0"]) == 1
+    assert "two releases are named for vllm, 0.33.0 and 0.34.0" in capsys.readouterr().err
+
+
+def test_a_cache_that_cannot_be_written_to_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "file" / "cache"))
+    assert cli.main(["status"]) == 1
+    shown = capsys.readouterr().err
+    assert "file/cache cannot be written to (Not a directory); set BOUNDED_RESTORE_CACHE" in shown
 
 
 def test_status_and_pin_check_print_and_write_nothing(
