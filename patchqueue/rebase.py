@@ -116,7 +116,10 @@ class Rebase:
         self._check_start(progress)
         for name in progress.moved:
             tree = self.tree(name)
-            self._prepare(tree)
+            if not self._prepared(tree):
+                # A person may have removed the tree, and with it what was brought over.
+                progress.steps = [step for step in progress.steps if step.tree != name]
+                self._prepare(tree)
             old = git.text(tree.path, "rev-list", "--reverse", f"{_OLD_BASE}..{OLD}").split()
             for patch, commit in zip(tree.saved(), old, strict=True):
                 self._bring(tree, patch, commit, progress)
@@ -133,7 +136,9 @@ class Rebase:
         progress = self.progress()
         if progress.conflict is None:
             raise QueueError("no patch is in conflict; `nox -s rebase -- --continue` goes on")
-        _expect_no_commit(self.tree(progress.conflict.tree), progress.conflict)
+        tree = self.tree(progress.conflict.tree)
+        if self._prepared(tree):
+            _expect_no_commit(tree, progress.conflict)
         progress.conflict.outcome = SKIPPED
         self.save(progress)
         return self.go_on()
@@ -181,10 +186,12 @@ class Rebase:
                 "start over with `nox -s rebase -- --abort`"
             )
 
+    def _prepared(self, tree: WorkTree) -> bool:
+        at_new = tree.exists() and tree.base_tree() == tree.pin.tree_id
+        return at_new and bool(pick.resolve(tree.path, OLD))
+
     def _prepare(self, tree: WorkTree) -> None:
         """Apply the series to the old base, and put the tree at the new one."""
-        if tree.exists() and tree.base_tree() == tree.pin.tree_id and pick.resolve(tree.path, OLD):
-            return
         old = WorkTree(tree.layout, Pins.read(self.layout.pins).trees[tree.pin.name])
         paths = fetch(tree.layout.cache, [old.pin.sdist, tree.pin.sdist])
         old.ensure_base(paths[0])

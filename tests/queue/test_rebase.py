@@ -1,6 +1,7 @@
 """The queue onto other releases of the tiny upstreams, with StGit and without."""
 
 import re
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -270,6 +271,24 @@ def test_a_commit_with_markers_is_refused(rebase: Rebase, index: Index, added: b
     resolve(rebase)
     git.output(scratch(rebase), "commit", "--quiet", "--all", "--amend", "--no-edit")
     assert outcomes(rebase.go_on()) == {"first-fix": RESOLVED, "second-fix": CLEAN}
+
+
+@pytest.mark.parametrize("way", [Rebase.go_on, Rebase.skip])
+def test_a_tree_that_was_removed_is_made_anew(
+    rebase: Rebase, index: Index, way: Callable[[Rebase], Progress]
+) -> None:
+    conflict(rebase, index)
+    shutil.rmtree(scratch(rebase))
+    with pytest.raises(QueueError, match=r"first-fix\.patch conflicts with lmcache"):
+        way(rebase)
+    resolve(rebase)
+    wanted = {"first-fix": RESOLVED, "second-fix": CLEAN}
+    assert outcomes(rebase.go_on()) == wanted
+    shutil.rmtree(scratch(rebase))
+    with pytest.raises(QueueError, match="Resolved as in an earlier rebase"):
+        rebase.go_on()
+    git.output(scratch(rebase), "add", "--all")
+    assert outcomes(rebase.go_on()) == wanted
 
 
 def test_an_undone_pick_is_tried_again(rebase: Rebase, index: Index) -> None:
