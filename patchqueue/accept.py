@@ -9,9 +9,10 @@ from patchqueue.errors import QueueError
 from patchqueue.export import export
 from patchqueue.layout import Layout
 from patchqueue.pin import pin
-from patchqueue.progress import CONFLICT, SKIPPED, Progress, digests
+from patchqueue.progress import CONFLICT, DROPPED, SKIPPED, Progress, digests
 from patchqueue.rebase import Rebase
 from patchqueue.report import summary
+from patchqueue.worktree import WorkTree
 
 _PATHS = ("pins.lock", "series", "patches/*.patch")
 
@@ -31,6 +32,7 @@ def accept(rebase: Rebase) -> str:
     _git(rebase.layout, "rev-parse", "--git-dir")
     if progress.lacking:
         pin(rebase.scratch, progress.after)
+    _check_kept(rebase, progress)
     export(rebase.scratch, progress.moved)
     wanted = digests(rebase.scratch)
     _check_unchanged(rebase.layout, progress, wanted)
@@ -53,6 +55,19 @@ def _check_finished(progress: Progress) -> None:
             f"{', '.join(skipped)} left out with --skip, and would be lost. Drop it from the queue "
             "first (docs/patches.md) and rebase again, or rebase again and resolve it"
         )
+
+
+def _check_kept(rebase: Rebase, progress: Progress) -> None:
+    """Refuse when a patch that was brought over is not among the commits checked out."""
+    for tree in filter(WorkTree.exists, map(rebase.tree, progress.moved)):
+        kept = [s for s in progress.of(tree.pin.name) if s.outcome not in DROPPED]
+        there = tree.stack()
+        if lost := [step.entry for step in kept if step.name not in there]:
+            raise QueueError(
+                f"{tree.shown}: what is checked out lacks {', '.join(lost)}, which would be lost. "
+                "`git switch main` or `stg push --all` there brings it back; a patch that is not "
+                "wanted, or is to have another name, waits until after --accept (docs/patches.md)"
+            )
 
 
 def _check_unchanged(layout: Layout, progress: Progress, wanted: dict[str, str]) -> None:

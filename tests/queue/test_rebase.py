@@ -427,6 +427,20 @@ def test_accept_waits_for_donors(rebase: Rebase, index: Index) -> None:
     assert Pins.read(layout.pins).donor("vllm", "cpu", "x86_64", "3.11") is not None
 
 
+def test_accept_refuses_to_lose_a_patch_that_is_not_checked_out(
+    rebase: Rebase, index: Index
+) -> None:
+    under_git(rebase.layout)
+    synthetic.release(index, "lmcache", "0.5.7", RELEASES[OFFSETS])
+    rebase.start(NEW)
+    git.output(scratch(rebase), "switch", "--quiet", "--detach", "HEAD~1")
+    with pytest.raises(QueueError, match=r"lacks lmcache/second-fix\.patch, .*`git switch main`"):
+        accept(rebase)
+    git.output(scratch(rebase), "switch", "--quiet", "main")
+    accept(rebase)
+    assert SECOND in snapshot(rebase.layout)
+
+
 def test_accept_leaves_what_is_no_patch_alone(rebase: Rebase, index: Index) -> None:
     under_git(rebase.layout)
     synthetic.release(index, "lmcache", "0.5.7", RELEASES[OFFSETS])
