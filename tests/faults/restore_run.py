@@ -370,9 +370,11 @@ class RestoreRun:
         clock = self.server.clock
         with self.l2.changed:
             clock.ahead += seconds
-            if not self.server.copies:
-                # Whose windows these are is not known, but all of them began before.
-                self.l2.orphan([*self.l2.loads, *self.l2.lookups])
+            late = [*self.l2.loads, *self.l2.lookups]
+        if not self.server.copies:
+            # Whose windows these are is not known, but all of them began before.
+            self.server.wait_given_up()
+            self.l2.orphan(late)
         limit = self.server.storage.prefetch_restore_timeout_seconds
         for restore in self.restores if self.server.copies else []:
             if restore.asked_at is not None and clock.ahead - restore.asked_at >= limit:

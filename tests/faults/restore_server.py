@@ -434,6 +434,18 @@ class RestoreServer:
         }
         return {name: count for name, count in counts.items() if count}
 
+    def wait_given_up(self) -> None:
+        """Wait until nobody waits any more for a prefetch that goes on now."""
+        controller = self.storage._prefetch_controller
+        begun = list(controller._in_flight_requests.values())
+
+        def is_given_up(request: Any) -> bool:
+            goes_on = request.request_id in controller._in_flight_requests
+            wanted = not (request.aborted or controller._is_abandoned(request.request_id))
+            return not (goes_on and wanted)
+
+        wait_until(lambda: all(map(is_given_up, begun)), "late prefetches are given up", SECONDS)
+
     def stores_at_work(self) -> int:
         """Return how many objects wait for a store to L2, and how many stores go on."""
         controllers = self.storage._store_controllers.values()
