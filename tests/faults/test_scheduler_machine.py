@@ -243,6 +243,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert not self.transfers
         assert not self.scheduler.finished_recving_kv_req_ids
         assert not self.scheduler.failed_recving_kv_req_ids
+        assert not self.scheduler.draining_kv_req_ids
+        assert not self.scheduler.stalled_kv_blocks
         for name, request in self.requests.items():
             assert request.is_finished(), name
         pool = self.scheduler.kv_cache_manager.block_pool
