@@ -1,5 +1,6 @@
 """A running LMCache server, whoever started it, as it answers over HTTP."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -78,6 +79,10 @@ class ServerApi:
         """Return the most bytes that restores have staged in L1 so far."""
         peak: int = self.storage_status()["restore"]["peak_staging_bytes"]
         return peak
+
+    def restores(self) -> Counter[str]:
+        """Return how many restores have ended, by outcome."""
+        return Counter(self.storage_status()["restore"]["outcomes"])
 
     def l1_capacity_bytes(self) -> int:
         """Return the size of L1, summed over all its backends."""

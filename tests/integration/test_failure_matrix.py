@@ -8,6 +8,7 @@ next restore succeeds. The rows are printed as a table at the end.
 """
 
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -287,13 +288,16 @@ def test_a_server_that_is_silent_costs_the_restore(bench: Bench) -> None:
 
 def test_an_abort_in_the_middle_gives_everything_back(bench: Bench) -> None:
     prompt = bench.store(seed=6)
-    engine = bench.stack.engine
+    engine, server = bench.stack.engine, bench.stack.server
+    before = server.restores()
 
     with damage.held_load(bench.l2, HELD_LOAD) as wait_held:
         with engine.request_given_up(prompt):
             wait_held()
         engine.wait_idle()
 
+    wait_until(lambda: server.restores() != before, "the restore has ended", DEADLINE_SECONDS)
+    assert server.restores() - before == Counter(cancelled=1)
     bench.rows["request aborted in the middle"] = Outcome(True, 0, "abort")
     bench.assert_whole_again()
 
