@@ -18,8 +18,9 @@ import lmcache.v1.distributed.storage_manager as storage_manager
 import lmcache.v1.multiprocess.modules.windowed_retrieve as windowed_retrieve
 import lmcache.v1.multiprocess.transfer_context.worker_transfer as worker_transfer
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 
+from tests.faults.found_schedules import FOUND
 from tests.faults.restore_promises import check_next_requests, check_promises
 from tests.faults.restore_run import CopyGate, RestoreRun
 from tests.faults.restore_server import SECONDS, Clock, Contents, RestoreServer, Setup
@@ -123,4 +124,6 @@ def test_restores_keep_their_promises(servers: Servers) -> None:
     def keep_their_promises(schedule: Schedule) -> None:
         servers.run(schedule)
 
+    for found in FOUND:
+        keep_their_promises = example(found)(keep_their_promises)
     keep_their_promises()

@@ -1,0 +1,48 @@
+"""Schedules in which something was found, shrunk.
+
+Every run begins with them. A new finding is added as it was printed.
+"""
+
+from tests.faults.faulty_l2 import Fault, LookupFault
+from tests.faults.restore_server import ONE_RANK, SHARED_MEMORY
+from tests.faults.restore_steps import (
+    Answer,
+    BeginStore,
+    FailLookup,
+    LateRestore,
+    LateWindow,
+    Leave,
+    Restore,
+    Schedule,
+)
+
+FOUND = (
+    # Upstream admitted a store that its worker had begun and never ended.
+    Schedule(
+        SHARED_MEMORY,
+        (Restore(0, 0, 0, False), BeginStore(0, 1), Leave(0)),
+        stop=False,
+        reports=0,
+    ),
+    # The promises took a lookup that L2 had not answered at a stop for a leak.
+    Schedule(
+        ONE_RANK,
+        (Restore(0, 0, 0, False), FailLookup(LookupFault.STALL), Answer(0, Fault.NONE, 0)),
+        stop=True,
+        reports=0,
+    ),
+    # A restore whose window had not begun was expected to be late.
+    Schedule(
+        SHARED_MEMORY,
+        (
+            Restore(0, 0, 5, False),
+            Answer(0, Fault.NONE, 0),
+            Restore(1, 0, 10, True),
+            LateRestore(),
+            Restore(1, 1, 1, True),
+            LateWindow(),
+        ),
+        stop=False,
+        reports=0,
+    ),
+)
