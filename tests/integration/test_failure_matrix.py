@@ -132,8 +132,6 @@ class Bench:
 
 
 PARAMETERS = [(shape, policy) for shape in LAYOUTS for policy in (RECOMPUTE, FAIL)]
-# Each stack of two ranks takes long to start on two cores.
-TWO_RANKS_PARAMETERS = [(ONE_GROUP, FAIL), (THREE_GROUPS, RECOMPUTE)]
 
 
 @contextmanager
@@ -196,7 +194,7 @@ def bench(
         request.config.stash[SUMMARY].extend(table(bench))
 
 
-@pytest.fixture(scope="module", params=TWO_RANKS_PARAMETERS, ids=name_of)
+@pytest.fixture(scope="module", params=PARAMETERS, ids=name_of)
 def two_ranks(
     request: pytest.FixtureRequest, model: ModelMaker, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Bench]:
