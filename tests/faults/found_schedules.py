@@ -4,11 +4,12 @@ Every run begins with them. A new finding is added as it was printed.
 """
 
 from tests.faults.faulty_l2 import Fault, LookupFault
-from tests.faults.restore_server import ONE_RANK, SHARED_MEMORY
+from tests.faults.restore_server import MESSAGES, ONE_RANK, SHARED_MEMORY
 from tests.faults.restore_steps import (
     Answer,
     BeginStore,
     FailLookup,
+    HoldCopy,
     LateRestore,
     LateWindow,
     Leave,
@@ -28,6 +29,13 @@ FOUND = (
     Schedule(
         ONE_RANK,
         (Restore(0, 0, 0, False), FailLookup(LookupFault.STALL), Answer(0, Fault.NONE, 0)),
+        stop=True,
+        reports=0,
+    ),
+    # A restore beside a held copy was taken for one that waits, and the server stopped.
+    Schedule(
+        MESSAGES,
+        (Restore(1, 0, 5, False), HoldCopy(), Answer(0, Fault.NONE, 0), Restore(0, 0, 5, False)),
         stop=True,
         reports=0,
     ),

@@ -410,7 +410,7 @@ class RestoreRun:
 
     def _is_quiet(self) -> bool:
         """Whether all that goes on waits for the schedule."""
-        if self.gate.held:
+        if self.gate.held and not self._goes_on_beside_copy():
             return True
         if not all(job.done() for job in self._jobs):
             return False
@@ -420,6 +420,12 @@ class RestoreRun:
         if self.stopping or (first.doomed and self._is_staged(first)):
             return False
         return self.l2.waits() or self._is_refused_room()
+
+    def _goes_on_beside_copy(self) -> bool:
+        """Whether another worker's restore does: what came as a message is held by nobody."""
+        workers = {restore.worker.instance_id for restore in self._unfinished()}
+        by_message = self.server.setup.transfer == "pickle"
+        return by_message and len(workers) > 1 and not self.stopping
 
     def _is_refused_room(self) -> bool:
         """Whether a window has found no room although all others had come to rest."""
