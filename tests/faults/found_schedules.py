@@ -15,6 +15,7 @@ from tests.faults.restore_steps import (
     Leave,
     Restore,
     Schedule,
+    Store,
 )
 
 FOUND = (
@@ -36,6 +37,32 @@ FOUND = (
     Schedule(
         MESSAGES,
         (Restore(1, 0, 5, False), HoldCopy(), Answer(0, Fault.NONE, 0), Restore(0, 0, 5, False)),
+        stop=True,
+        reports=0,
+    ),
+    # The copies of two workers were held, and one was expected to go on.
+    Schedule(
+        MESSAGES,
+        (
+            Restore(0, 0, 0, False),
+            Restore(1, 0, 0, False),
+            HoldCopy(),
+            Answer(0, Fault.NONE, 0),
+            HoldCopy(),
+            Answer(0, Fault.NONE, 0),
+        ),
+        stop=False,
+        reports=0,
+    ),
+    # A store behind a held copy was under way when L2 was closed.
+    Schedule(
+        ONE_RANK,
+        (
+            Restore(0, 1, 0, False),
+            HoldCopy(),
+            Answer(0, Fault.NONE, 0),
+            Store(0, 0, 2, False),
+        ),
         stop=True,
         reports=0,
     ),

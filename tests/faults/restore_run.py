@@ -45,6 +45,8 @@ class CopyGate:
         """Let everything pass."""
         self.changed = threading.Condition()
         self.hold_next = self.fail_next = self.held = False
+        # How many copies are held.
+        self.holding = 0
 
     def before(self, copy: Callable[..., None]) -> Callable[..., None]:
         """Return a function that copies when it is time."""
@@ -54,8 +56,10 @@ class CopyGate:
                 fails, self.fail_next = self.fail_next, False
                 if self.hold_next:
                     self.held, self.hold_next = True, False
+                    self.holding += 1
                     self.changed.notify_all()
                     self.changed.wait_for(lambda: not self.held)
+                    self.holding -= 1
             if fails:
                 raise RuntimeError("scripted")
             copy(*arguments, **keywords)
@@ -160,6 +164,11 @@ class RestoreRun:
 
     def stop(self, reports: int) -> None:
         """Stop the server, with so many loads reported while it stops."""
+        if not all(job.done() for job in self._jobs):
+            # The server lets what its workers' threads do end before it closes.
+            self.gate.open()
+            self._end_jobs()
+            self._settle()
         self.harmed = self.stopping = True
         loading = self.l2.loading()
         self.l2.on_close = lambda: self._note_what_is_left(loading)
@@ -425,7 +434,7 @@ class RestoreRun:
         """Whether another worker's restore does: what came as a message is held by nobody."""
         workers = {restore.worker.instance_id for restore in self._unfinished()}
         by_message = self.server.setup.transfer == "pickle"
-        return by_message and len(workers) > 1 and not self.stopping
+        return by_message and len(workers) > self.gate.holding and not self.stopping
 
     def _is_refused_room(self) -> bool:
         """Whether a window has found no room although all others had come to rest."""
