@@ -100,9 +100,10 @@ class FaultyL2(L2AdapterInterface):  # type: ignore[misc]
             return sum(len(keys) for _, keys, _ in self._stores)
 
     def all_is_fetched(self) -> bool:
-        """Whether the server has fetched every report."""
+        """Whether the server has fetched every report of a load or store."""
         with self.changed:
-            return not (self._results or self._stored)
+            loads = [task for task, _ in self._results.values() if task.buffers]
+            return not (loads or self._stored)
 
     def held_stores(self) -> int:
         """Return how many stores are held."""

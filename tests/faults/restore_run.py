@@ -400,8 +400,7 @@ class RestoreRun:
     def _settle(self) -> None:
         with self.l2.changed:
             self._resting_since = None
-            # A window that has waited for room all the time waits for the schedule as well.
-            quiet = self.l2.changed.wait_for(self._is_quiet, SECONDS) or self._waits_for_room()
+            quiet = self.l2.changed.wait_for(self._is_quiet, SECONDS)
         first = self._first()
         assert quiet, f"{first.request_id if first else 'a job'} neither ends nor waits for anybody"
         if first is None and not self.server.copies:
